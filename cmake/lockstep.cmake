@@ -1,0 +1,80 @@
+# The two words the build files speak: lockstep_library and lockstep_test.
+# DEPS are the allowed edges between modules; tests/arrows_test.py reads the
+# includes and fails on one that docs/architecture.md does not draw.
+
+# lockstep_library(NAME base SRCS a.cpp DEPS os wire LINK fmt::fmt [TORCH])
+# Makes the target lockstep_<name>. TORCH gives it LibTorch's headers (with the
+# shared precompiled header); no other library sees them, because the wheel
+# carries an fmt of its own.
+function(lockstep_library)
+  cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;DEPS;LINK" ${ARGN})
+  set(target lockstep_${ARG_NAME})
+  add_library(${target} STATIC ${ARG_SRCS})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  foreach(dep IN LISTS ARG_DEPS)
+    target_link_libraries(${target} PUBLIC lockstep_${dep})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${ARG_LINK})
+  if(ARG_TORCH)
+    target_link_libraries(${target} PUBLIC lockstep_torch)
+    target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  endif()
+endfunction()
+
+# lockstep_test(NAME base SRCS a_test.cpp [DEPS os] [LINK x] [TORCH]
+#               [PROPERTIES ...])
+# One GoogleTest binary for a library: <name>_test, every case a ctest.
+function(lockstep_test)
+  cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;DEPS;LINK;PROPERTIES" ${ARGN})
+  if(NOT LOCKSTEP_TESTS)
+    return()
+  endif()
+  set(target ${ARG_NAME}_test)
+  add_executable(${target} ${ARG_SRCS})
+  target_link_libraries(${target} PRIVATE lockstep_${ARG_NAME}
+                        GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LINK})
+  foreach(dep IN LISTS ARG_DEPS)
+    target_link_libraries(${target} PRIVATE lockstep_${dep})
+  endforeach()
+  if(ARG_TORCH)
+    target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  endif()
+  gtest_discover_tests(${target} TEST_PREFIX "${ARG_NAME}."
+    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 300 LABELS unit ${ARG_PROPERTIES})
+endfunction()
+
+# lockstep_pytest(FILE tests/test_x.py [TIMEOUT s] [LABELS ...] [SERIAL])
+# One pytest file as one ctest; it drives the built binaries.
+function(lockstep_pytest)
+  cmake_parse_arguments(ARG "SERIAL" "FILE;TIMEOUT" "LABELS" ${ARGN})
+  if(NOT LOCKSTEP_TESTS)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  get_filename_component(name ${ARG_FILE} NAME_WE)
+  add_test(NAME py.${name}
+    COMMAND ${LOCKSTEP_PYTHON} -m pytest -q -p no:cacheprovider
+            ${PROJECT_SOURCE_DIR}/${ARG_FILE}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(py.${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+    LABELS "integration;${ARG_LABELS}"
+    ENVIRONMENT "LOCKSTEP_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+  if(ARG_SERIAL)
+    set_tests_properties(py.${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+# Until every module has landed, one without a build file is passed over.
+macro(lockstep_folder folder)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${folder}/CMakeLists.txt)
+    add_subdirectory(${folder})
+  endif()
+endmacro()
+macro(lockstep_modules)
+  foreach(module ${ARGN})
+    lockstep_folder(lockstep/${module})
+  endforeach()
+endmacro()

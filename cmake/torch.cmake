@@ -1,0 +1,30 @@
+# Finds LibTorch: LOCKSTEP_TORCH (a folder that holds share/cmake/Torch), or
+# the wheel of LOCKSTEP_PYTHON. Never the distribution's own libtorch: Torch_DIR
+# is pinned. Defines lockstep_torch (headers + libraries) and
+# lockstep_torch_pch (the precompiled header every trainer library reuses).
+if(NOT LOCKSTEP_TORCH)
+  execute_process(
+    COMMAND ${LOCKSTEP_PYTHON} -c
+      "import importlib.util as u; print(list(u.find_spec('torch').submodule_search_locations)[0])"
+    OUTPUT_VARIABLE LOCKSTEP_TORCH OUTPUT_STRIP_TRAILING_WHITESPACE
+    ERROR_QUIET)
+endif()
+if(NOT EXISTS "${LOCKSTEP_TORCH}/share/cmake/Torch/TorchConfig.cmake")
+  message(FATAL_ERROR
+    "LibTorch was not found (looked in '${LOCKSTEP_TORCH}'). Run 'make setup', "
+    "set LOCKSTEP_TORCH to a LibTorch folder, or pass -DLOCKSTEP_TRAINER=OFF.")
+endif()
+set(Torch_DIR "${LOCKSTEP_TORCH}/share/cmake/Torch" CACHE PATH "" FORCE)
+find_package(Torch REQUIRED)
+# Torch's config appends its own standard to the flags; ours must stand.
+string(REGEX REPLACE "-std=[a-z+0-9]+" "" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
+
+add_library(lockstep_torch INTERFACE)
+target_link_libraries(lockstep_torch INTERFACE ${TORCH_LIBRARIES})
+separate_arguments(torch_flags NATIVE_COMMAND "${TORCH_CXX_FLAGS}")
+target_compile_options(lockstep_torch INTERFACE ${torch_flags})
+
+add_library(lockstep_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
+target_link_libraries(lockstep_torch_pch PUBLIC lockstep_torch)
+target_precompile_headers(lockstep_torch_pch PRIVATE
+  <torch/torch.h> <fmt/format.h> <map> <string> <vector>)

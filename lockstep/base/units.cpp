@@ -1,0 +1,233 @@
+#include "lockstep/base/units.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+namespace {
+
+Error bad(std::string_view kind, std::string_view text, std::string_view form) {
+  return Error(
+      ErrorCode::kInvalidInput,
+      fmt::format("'{}' is not a {}; write it as {}", text, kind, form));
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && std::isspace((unsigned char)text.front())) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && std::isspace((unsigned char)text.back())) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+// Takes a decimal number without sign or exponent off the front.
+bool take_number(std::string_view& text, double& value) {
+  size_t length = 0;
+  while (length < text.size() &&
+         (std::isdigit((unsigned char)text[length]) || text[length] == '.')) {
+    ++length;
+  }
+  auto [end, failure] =
+      std::from_chars(text.data(), text.data() + length, value);
+  if (failure != std::errc() || end != text.data() + length || length == 0) {
+    return false;
+  }
+  text.remove_prefix(length);
+  return true;
+}
+
+std::string take_word(std::string_view& text) {
+  std::string word;
+  while (!text.empty() && std::isalpha((unsigned char)text.front())) {
+    word += static_cast<char>(std::tolower((unsigned char)text.front()));
+    text.remove_prefix(1);
+  }
+  return word;
+}
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr std::array kDurationUnits = {
+    Unit{"ns", 1e-9},
+    Unit{"us", 1e-6},
+    Unit{"ms", 1e-3},
+    Unit{"s", 1},
+    Unit{"sec", 1},
+    Unit{"m", 60},
+    Unit{"min", 60},
+    Unit{"h", 3600},
+    Unit{"d", 86400},
+    Unit{"w", 7 * 86400.0},
+};
+
+constexpr std::array kByteUnits = {
+    Unit{"", 1},
+    Unit{"b", 1},
+    Unit{"k", 1e3},
+    Unit{"kb", 1e3},
+    Unit{"mb", 1e6},
+    Unit{"gb", 1e9},
+    Unit{"tb", 1e12},
+    Unit{"kib", 1024.0},
+    Unit{"mib", 1048576.0},
+    Unit{"gib", 1073741824.0},
+    Unit{"tib", 1099511627776.0},
+};
+
+constexpr double kMaxSeconds = 9e9;
+constexpr std::string_view kDurationForm = "90s, 1h30m, 250ms or 2d";
+constexpr std::string_view kMoneyForm = "20 USD or $20";
+constexpr std::string_view kBytesForm = "512MB, 64KiB or 2GiB";
+
+}  // namespace
+
+Result<Duration> parse_duration(std::string_view text) {
+  const std::string_view whole = text;
+  text = trim(text);
+  double seconds = 0;
+  bool any = false;
+  while (!text.empty()) {
+    double value = 0;
+    if (!take_number(text, value)) {
+      return bad("duration", whole, kDurationForm);
+    }
+    text = trim(text);
+    std::string word = take_word(text);
+    text = trim(text);
+    if (word.empty()) {
+      if (any || !text.empty()) {
+        return bad("duration", whole, kDurationForm);
+      }
+      word = "s";
+    }
+    bool known = false;
+    for (const auto& unit : kDurationUnits) {
+      if (unit.name == word) {
+        seconds += value * unit.factor;
+        known = true;
+      }
+    }
+    if (!known) {
+      return bad("duration", whole, kDurationForm);
+    }
+    any = true;
+  }
+  if (!any || seconds > kMaxSeconds) {
+    return bad("duration", whole, kDurationForm);
+  }
+  return from_seconds(seconds);
+}
+
+std::string format_duration(Duration value) {
+  const double seconds = to_seconds(value);
+  if (seconds < 0) {
+    return "-" + format_duration(-value);
+  }
+  if (seconds < 1e-3) {
+    return fmt::format("{:.0f} us", seconds * 1e6);
+  }
+  if (seconds < 1) {
+    return fmt::format("{:.0f} ms", seconds * 1e3);
+  }
+  if (seconds < 60) {
+    return fmt::format("{:.1f} s", seconds);
+  }
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole < 3600) {
+    return fmt::format("{}m {:02}s", whole / 60, whole % 60);
+  }
+  if (whole < 86400) {
+    return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
+  }
+  return fmt::format("{}d {:02}h", whole / 86400, whole / 3600 % 24);
+}
+
+double to_seconds(Duration value) {
+  return std::chrono::duration<double>(value).count();
+}
+
+Duration from_seconds(double seconds) {
+  return Duration(std::llround(seconds * 1e9));
+}
+
+Money Money::from_dollars(double dollars) {
+  return Money(std::llround(dollars * 1e9));
+}
+
+Money Money::operator*(double factor) const {
+  return Money(std::llround(static_cast<double>(nanos_) * factor));
+}
+
+Result<Money> parse_money(std::string_view text) {
+  const std::string_view whole = text;
+  text = trim(text);
+  if (text.starts_with('$')) {
+    text = trim(text.substr(1));
+  }
+  double value = 0;
+  if (!take_number(text, value) || value > 9e9) {
+    return bad("sum of money", whole, kMoneyForm);
+  }
+  text = trim(text);
+  const std::string word = take_word(text);
+  if (!text.empty() || (!word.empty() && word != "usd")) {
+    return bad("sum of money", whole, kMoneyForm);
+  }
+  return Money::from_dollars(value);
+}
+
+std::string format_money(Money value) {
+  const double dollars = value.dollars();
+  if (dollars < 0) {
+    return "-" + format_money(Money::from_nanos(-value.nanos()));
+  }
+  if (dollars == 0 || dollars >= 1) {
+    return fmt::format("${:.2f}", dollars);
+  }
+  if (dollars >= 0.01) {
+    return fmt::format("${:.4f}", dollars);
+  }
+  return fmt::format("${:.6f}", dollars);
+}
+
+Result<Bytes> parse_bytes(std::string_view text) {
+  const std::string_view whole = text;
+  text = trim(text);
+  double value = 0;
+  if (!take_number(text, value)) {
+    return bad("number of bytes", whole, kBytesForm);
+  }
+  text = trim(text);
+  const std::string word = take_word(text);
+  for (const auto& unit : kByteUnits) {
+    const double bytes = value * unit.factor;
+    if (unit.name == word && text.empty() && bytes < 1e19) {
+      return Bytes{static_cast<uint64_t>(std::llround(bytes))};
+    }
+  }
+  return bad("number of bytes", whole, kBytesForm);
+}
+
+std::string format_bytes(Bytes value) {
+  constexpr std::array kNames = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto amount = static_cast<double>(value.count);
+  size_t index = 0;
+  while (amount >= 1024 && index + 1 < kNames.size()) {
+    amount /= 1024;
+    ++index;
+  }
+  return index == 0 ? fmt::format("{} B", value.count)
+                    : fmt::format("{:.1f} {}", amount, kNames[index]);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+#pragma once
+
+// Batches ready for a model: worker threads read, resize, normalise and stack
+// ahead of the consumer. One consumer thread. The order of samples does not
+// depend on the number of workers. Errors in a worker are thrown by next().
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+struct Batch {
+  at::Tensor images;  // [n, c, h, w], float32, normalised
+  at::Tensor labels;  // [n], int64
+  int64_t size = 0;
+};
+
+enum class Resize { kBilinear, kBicubic };  // antialiased, as PyTorch's
+
+struct LoaderOptions {
+  int64_t batch_size = 1;
+  int image_size = 64;
+  Resize resize = Resize::kBilinear;
+  // (pixel / 255 - mean) / std by channel; .5 and .5 give [-1, 1].
+  std::array<float, 3> mean = {.5f, .5f, .5f};
+  std::array<float, 3> stddev = {.5f, .5f, .5f};
+  bool flip = false;  // random horizontal flip, by seed, epoch and sample
+  bool channels_last = true;
+  bool drop_last = false;
+  bool shuffle = true;
+  bool pad = true;      // see ShardOptions
+  bool pinned = false;  // page-locked memory, for copies to a GPU
+  int workers = 1;      // 0: in the consumer's thread
+  int prefetch = 2;     // batches ahead
+  uint64_t seed = 0;
+  int rank = 0;
+  int world = 1;
+};
+
+class Loader {
+ public:
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+  ~Loader();
+  // Begins (or goes on) with batch `first` of `epoch`; drops what was ahead.
+  void start(int64_t epoch, int64_t first = 0);
+  // None at the end of the epoch.
+  std::optional<Batch> next();
+  int64_t batches() const;  // in an epoch, on this rank
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::data

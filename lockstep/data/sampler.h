@@ -1,0 +1,33 @@
+#pragma once
+
+// Which samples a rank sees, in which order: a permutation by seed and epoch,
+// padded from its own front to a multiple of the world, rank r taking every
+// W-th from the r-th. Pure: any step of any epoch can be asked for, so a
+// resumed run goes on mid-epoch.
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::data {
+
+struct ShardOptions {
+  int64_t size = 0;  // of the data set
+  int rank = 0;
+  int world = 1;
+  uint64_t seed = 0;
+  bool shuffle = true;
+  // Validation counts every sample once: no padding, shards may differ by one.
+  bool pad = true;
+};
+
+// The rank's indices for an epoch.
+std::vector<int64_t> shard(const ShardOptions& options, int64_t epoch);
+
+// ceil(ceil(size/world)/batch), or the floor when drop_last.
+int64_t batches_per_epoch(
+    int64_t size,
+    int world,
+    int64_t batch,
+    bool drop_last = false);
+
+}  // namespace lockstep::data

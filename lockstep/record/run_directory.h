@@ -1,0 +1,42 @@
+#pragma once
+
+// Where a run keeps what it made: runs/<id>/, laid out as docs/run_directory.md
+// says. One writer: the coordinator, or rank 0 when there is none.
+
+#include <string>
+
+#include "lockstep/base/result.h"
+#include "lockstep/os/file.h"
+
+namespace lockstep::record {
+
+class RunDirectory {
+ public:
+  // Makes `root`/<id> with its folders. The error of an unwritable place
+  // names it and says how to choose another.
+  static Result<RunDirectory> create(
+      const os::Path& root,
+      std::string_view name);
+  // One that a launcher made, or that exists already (folders are added).
+  static Result<RunDirectory> open(const os::Path& path);
+
+  const os::Path& path() const { return path_; }
+  std::string id() const { return path_.filename().string(); }
+  os::Path job() const { return path_ / "job.yaml"; }
+  os::Path events() const { return path_ / "events.jsonl"; }
+  os::Path rank_log(int rank) const;
+  os::Path rank_events(int rank) const;  // ranks/R.jsonl
+  os::Path metrics() const { return path_ / "metrics.csv"; }
+  os::Path timing() const { return path_ / "timing.csv"; }
+  os::Path tensorboard() const { return path_ / "tensorboard"; }
+  os::Path checkpoints() const { return path_ / "checkpoints"; }
+  os::Path samples() const { return path_ / "samples"; }
+  os::Path plots() const { return path_ / "plots"; }
+  os::Path logbook() const { return path_ / "logbook.md"; }
+
+ private:
+  explicit RunDirectory(os::Path path) : path_(std::move(path)) {}
+  os::Path path_;
+};
+
+}  // namespace lockstep::record
