@@ -1,0 +1,167 @@
+#include "lockstep/models/vit.h"
+
+#include <fmt/format.h>
+#include <torch/nn/functional/normalization.h>
+#include <torch/nn/init.h>
+#include <torch/types.h>
+
+#include <map>
+#include <stdexcept>
+
+#include "lockstep/base/nearest.h"
+
+namespace lockstep::models {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr double kInitStddev = .02;
+
+const std::map<std::string, VitOptions>& named_options() {
+  static const auto table = [] {
+    struct Width {
+      const char* name;
+      int64_t dim;
+      int64_t heads;
+    };
+    std::map<std::string, VitOptions> made;
+    for (const Width& width :
+         {Width{"tiny", 192, 3},
+          Width{"small", 384, 6},
+          Width{"base", 768, 12}}) {
+      for (int64_t patch : {16, 32}) {
+        VitOptions options;
+        options.patch = patch;
+        options.dim = width.dim;
+        options.heads = width.heads;
+        made[fmt::format("vit_{}_patch{}_224", width.name, patch)] = options;
+      }
+    }
+    return made;
+  }();
+  return table;
+}
+
+// timm truncates at +-2 (absolute), which for .02 is no truncation that a
+// float notices: 100 standard deviations.
+void init_linear(nn::Linear& linear) {
+  nn::init::normal_(linear->weight, 0, kInitStddev);
+  nn::init::zeros_(linear->bias);
+}
+
+// A module that only holds children, so that names nest as timm's do.
+std::shared_ptr<nn::Module> make_folder() {
+  return std::make_shared<nn::Module>();
+}
+
+nn::LayerNorm make_norm(const VitOptions& options) {
+  return nn::LayerNorm(
+      nn::LayerNormOptions({options.dim}).eps(options.norm_eps));
+}
+
+}  // namespace
+
+VitOptions vit_options(const std::string& name) {
+  const auto found = named_options().find(name);
+  if (found == named_options().end()) {
+    throw std::invalid_argument(
+        fmt::format(
+            "unknown model '{}'; {}", name, suggest(name, vit_names())));
+  }
+  return found->second;
+}
+
+std::vector<std::string> vit_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, options] : named_options()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+void check_options(const VitOptions& options) {
+  if (options.image_size < options.patch ||
+      options.image_size % options.patch != 0) {
+    throw std::invalid_argument(
+        fmt::format(
+            "vit: image size {} is not a multiple of the patch {}",
+            options.image_size,
+            options.patch));
+  }
+  if (options.dim % options.heads != 0) {
+    throw std::invalid_argument(
+        fmt::format(
+            "vit: dim {} is not a multiple of heads {}",
+            options.dim,
+            options.heads));
+  }
+}
+
+VitBlock::VitBlock(const VitOptions& options) : heads_(options.heads) {
+  const auto hidden = static_cast<int64_t>(
+      static_cast<double>(options.dim) * options.mlp_ratio);
+  norm1_ = register_module("norm1", make_norm(options));
+  auto attention = register_module("attn", make_folder());
+  qkv_ = attention->register_module(
+      "qkv", nn::Linear(options.dim, 3 * options.dim));
+  proj_ =
+      attention->register_module("proj", nn::Linear(options.dim, options.dim));
+  norm2_ = register_module("norm2", make_norm(options));
+  auto mlp = register_module("mlp", make_folder());
+  fc1_ = mlp->register_module("fc1", nn::Linear(options.dim, hidden));
+  fc2_ = mlp->register_module("fc2", nn::Linear(hidden, options.dim));
+  for (nn::Linear* linear : {&qkv_, &proj_, &fc1_, &fc2_}) {
+    init_linear(*linear);
+  }
+}
+
+at::Tensor VitBlock::forward(const at::Tensor& tokens) {
+  const int64_t batch = tokens.size(0);
+  const int64_t length = tokens.size(1);
+  const int64_t dim = tokens.size(2);
+  const auto qkv = qkv_(norm1_(tokens))
+                       .view({batch, length, 3, heads_, dim / heads_})
+                       .permute({2, 0, 3, 1, 4})
+                       .unbind(0);
+  const auto attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+                            .transpose(1, 2)
+                            .reshape({batch, length, dim});
+  const auto middle = tokens + proj_(attended);
+  return middle + fc2_(at::gelu(fc1_(norm2_(middle))));
+}
+
+Vit::Vit(const VitOptions& options) : options_(options) {
+  check_options(options);
+  const int64_t side = options.image_size / options.patch;
+  cls_token_ = register_parameter("cls_token", at::zeros({1, 1, options.dim}));
+  pos_embed_ = register_parameter(
+      "pos_embed", at::randn({1, side * side + 1, options.dim}) * kInitStddev);
+  nn::init::normal_(cls_token_, 0, 1e-6);
+  auto embed = register_module("patch_embed", make_folder());
+  patches_ = embed->register_module(
+      "proj",
+      nn::Conv2d(
+          nn::Conv2dOptions(options.channels, options.dim, options.patch)
+              .stride(options.patch)));
+  auto folder = register_module("blocks", make_folder());
+  for (int64_t i = 0; i < options.depth; ++i) {
+    blocks_.push_back(folder->register_module(
+        std::to_string(i), std::make_shared<VitBlock>(options)));
+  }
+  norm_ = register_module("norm", make_norm(options));
+  head_ = register_module("head", nn::Linear(options.dim, options.classes));
+  init_linear(head_);
+}
+
+at::Tensor Vit::forward(const at::Tensor& images) {
+  const int64_t batch = images.size(0);
+  auto patches = patches_(images).flatten(2).transpose(1, 2);
+  auto tokens =
+      at::cat({cls_token_.expand({batch, -1, -1}), patches}, 1) + pos_embed_;
+  for (const auto& block : blocks_) {
+    tokens = block->forward(tokens);
+  }
+  return head_(norm_(tokens.select(1, 0)));
+}
+
+}  // namespace lockstep::models

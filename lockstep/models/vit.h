@@ -1,0 +1,71 @@
+#pragma once
+
+// Vision transformer (Dosovitskiy et al., arXiv 2010.11929) with timm's layout
+// and names: cls_token, pos_embed, patch_embed.proj, blocks.N.{norm1,
+// attn.qkv, attn.proj, norm2, mlp.fc1, mlp.fc2}, norm, head. Pre-norm blocks,
+// exact GELU, class token to the head. Truncated normal .02. Plain modules.
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <string>
+#include <vector>
+
+namespace lockstep::models {
+
+struct VitOptions {
+  int64_t image_size = 224;
+  int64_t patch = 32;
+  int64_t channels = 3;
+  int64_t classes = 10;
+  int64_t dim = 768;
+  int64_t depth = 12;
+  int64_t heads = 12;
+  double mlp_ratio = 4;
+  double norm_eps = 1e-6;
+};
+
+// timm's names: vit_{tiny,small,base}_patch{16,32}_224. Throws
+// std::invalid_argument with the accepted ones.
+VitOptions vit_options(const std::string& name);
+std::vector<std::string> vit_names();
+
+// Throws std::invalid_argument: size not a multiple of the patch, dim not of
+// the heads.
+void check_options(const VitOptions& options);
+
+class VitBlock : public torch::nn::Module {
+ public:
+  explicit VitBlock(const VitOptions& options);
+  at::Tensor forward(const at::Tensor& tokens);
+
+ private:
+  int64_t heads_;
+  torch::nn::LayerNorm norm1_{nullptr};
+  torch::nn::Linear qkv_{nullptr};
+  torch::nn::Linear proj_{nullptr};
+  torch::nn::LayerNorm norm2_{nullptr};
+  torch::nn::Linear fc1_{nullptr};
+  torch::nn::Linear fc2_{nullptr};
+};
+
+class Vit : public torch::nn::Module {
+ public:
+  explicit Vit(const VitOptions& options);
+  // [n, channels, size, size] -> [n, classes] logits.
+  at::Tensor forward(const at::Tensor& images);
+  const VitOptions& options() const { return options_; }
+
+ private:
+  VitOptions options_;
+  at::Tensor cls_token_;
+  at::Tensor pos_embed_;
+  torch::nn::Conv2d patches_{nullptr};
+  std::vector<std::shared_ptr<VitBlock>> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+
+}  // namespace lockstep::models
