@@ -19,11 +19,13 @@
 //
 // Errors are collected, not only the first: each has the place (file:line or
 // the argument), the dotted key, what was wrong, the accepted values or the
-// nearest accepted keys. A null value (`key:`) keeps the default.
+// nearest accepted keys. A null value (`key:`) keeps the default; for an
+// optional it means none.
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -55,7 +57,9 @@ class Binder {
  public:
   // Field types: bool, int, int64_t, double, std::string, Duration, Money,
   // Bytes, std::vector<std::string>, std::vector<double>,
-  // std::map<std::string, std::string>, and std::optional of each.
+  // std::map<std::string, std::string>, and std::optional of each. A bound on
+  // a Duration is in seconds, on Money in dollars; on a list, for each item. In
+  // a map of texts null is "" and nested maps become dotted keys.
   template <class T>
   void field(
       const std::string& key,
@@ -67,7 +71,8 @@ class Binder {
       std::string& value,
       const std::vector<std::string>& accepted,
       const std::string& meaning);
-  // Any text that `check` accepts; its error message goes to the user.
+  // Any text that `check` accepts; its error goes to the user as "<place>:
+  // <key>: <message>", so it should say what is accepted.
   void text(
       const std::string& key,
       std::string& value,
@@ -75,8 +80,14 @@ class Binder {
       std::function<Result<void>(const std::string&)> check);
   // The untyped subtree, for keys another component reads later.
   void raw(const std::string& key, Node& value, const std::string& meaning);
+  // A nested struct with a bind() of its own. Two components may bind the same
+  // group; each takes its keys.
   template <class T>
-  void group(const std::string& key, T& value, const std::string& meaning);
+  void group(const std::string& key, T& value, const std::string& meaning) {
+    enter(key, meaning);
+    value.bind(*this);
+    leave();
+  }
 
   // Modes; users call read(), describe() and print() below instead.
   static Binder reader(const Node& node);
@@ -87,6 +98,14 @@ class Binder {
 
  private:
   struct State;
+  template <class T>
+  void bind_value(
+      const std::string& key,
+      T& value,
+      const std::string& meaning,
+      const std::optional<Bound>& bound);
+  void enter(const std::string& key, const std::string& meaning);
+  void leave();
   std::shared_ptr<State> state_;
 };
 

@@ -1,0 +1,131 @@
+#include "lockstep/config/node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace lockstep::config {
+
+std::string Place::to_string() const {
+  return line > 0 ? fmt::format("{}:{}", source, line) : source;
+}
+
+Node Node::null(Place place) {
+  Node node;
+  node.place_ = std::move(place);
+  return node;
+}
+
+Node Node::scalar(std::string text, Place place, bool quoted) {
+  Node node;
+  node.kind_ = Kind::kScalar;
+  node.text_ = std::move(text);
+  node.place_ = std::move(place);
+  node.quoted_ = quoted;
+  return node;
+}
+
+Node Node::list(Place place) {
+  Node node;
+  node.kind_ = Kind::kList;
+  node.place_ = std::move(place);
+  return node;
+}
+
+Node Node::map(Place place) {
+  Node node;
+  node.kind_ = Kind::kMap;
+  node.place_ = std::move(place);
+  return node;
+}
+
+const Node* Node::find(std::string_view key) const {
+  for (const auto& [name, value] : entries_) {
+    if (name == key) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+void Node::append(Node item) {
+  kind_ = Kind::kList;
+  items_.push_back(std::move(item));
+}
+
+void Node::set(const std::string& key, Node value) {
+  kind_ = Kind::kMap;
+  for (auto& [name, old] : entries_) {
+    if (name == key) {
+      old = std::move(value);
+      return;
+    }
+  }
+  entries_.emplace_back(key, std::move(value));
+}
+
+bool Node::erase(std::string_view key) {
+  return std::erase_if(entries_, [&](const auto& entry) {
+           return entry.first == key;
+         }) > 0;
+}
+
+Result<void> Node::set_path(std::string_view dotted, Node value) {
+  Node* at = this;
+  const std::string_view whole = dotted;
+  size_t start = 0;
+  while (true) {
+    const size_t dot = whole.find('.', start);
+    const std::string key(whole.substr(start, dot - start));
+    if (key.empty()) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "{}: '{}' is not a key: a part of it is empty",
+              value.place().to_string(),
+              whole));
+    }
+    if (at->kind_ == Kind::kScalar || at->kind_ == Kind::kList) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "{}: cannot set {}: {} is a value there ({}), not a map",
+              value.place().to_string(),
+              whole,
+              start == 0 ? "the root" : whole.substr(0, start - 1),
+              at->place_.to_string()));
+    }
+    if (dot == std::string_view::npos) {
+      at->set(key, std::move(value));
+      return {};
+    }
+    if (at->find(key) == nullptr) {
+      at->set(key, map(value.place()));
+    }
+    at->kind_ = Kind::kMap;
+    at = &std::find_if(
+              at->entries_.begin(),
+              at->entries_.end(),
+              [&](const auto& entry) { return entry.first == key; })
+              ->second;
+    start = dot + 1;
+  }
+}
+
+Node merge(Node base, const Node& over) {
+  if (over.kind() == Node::Kind::kNull) {
+    return base;
+  }
+  if (base.kind() != Node::Kind::kMap || over.kind() != Node::Kind::kMap) {
+    return over;
+  }
+  for (const auto& [key, value] : over.entries()) {
+    const Node* old = base.find(key);
+    const bool both = old != nullptr && old->kind() == Node::Kind::kMap &&
+                      value.kind() == Node::Kind::kMap;
+    base.set(key, both ? merge(*old, value) : value);
+  }
+  return base;
+}
+
+}  // namespace lockstep::config
