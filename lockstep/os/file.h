@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,10 +50,14 @@ class FileSystem {
   virtual Result<Bytes> size(const Path& path) = 0;
   // Names in a folder, sorted.
   virtual Result<std::vector<std::string>> list(const Path& path) = 0;
+  // Of the file system that holds, or would hold, the path.
   virtual Result<Bytes> free_space(const Path& path) = 0;
 };
 
 FileSystem& real_files();
+
+// write_atomic on the real file system for a secret: mode 0600.
+Result<void> write_private(const Path& path, std::string_view content);
 
 class FakeFileSystem : public FileSystem {
  public:
@@ -76,10 +81,12 @@ class FakeFileSystem : public FileSystem {
   Result<void> grow(const Path& path, std::string_view text);
   std::mutex mutex_;
   std::map<std::string, std::string> files_;
+  std::set<std::string> folders_;
   std::optional<uint64_t> space_;
 };
 
-// A file mapped for reading; unmapped when destroyed. Movable.
+// A regular file mapped for reading; unmapped when destroyed. Movable. An
+// empty file gives no bytes.
 class MappedFile {
  public:
   static Result<MappedFile> open(const Path& path);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/units.h"
+#include "lockstep/os/file.h"
 
 namespace lockstep::os {
 
@@ -24,6 +25,10 @@ struct HostFacts {
   std::vector<Gpu> gpus;  // NVML, loaded at run time; none without a driver
 };
 HostFacts host_facts();
+
+// The parts that read files, below any root so that tests can make one.
+int usable_cores(const Path& root, int affinity);
+Bytes usable_memory(const Path& root);
 
 // One look at what a process and its machine use. CPU seconds are cumulative:
 // subtract two looks.

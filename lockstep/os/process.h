@@ -2,7 +2,8 @@
 
 // Child processes behind an interface. A Process is a handle that the parent
 // holds; dropping it neither kills nor waits. Output goes straight to files or
-// inherited descriptors: nothing is copied through the parent.
+// inherited descriptors: nothing is copied through the parent. Safe from any
+// thread; one child is waited for by one thread at a time.
 
 #include <csignal>
 #include <map>
@@ -31,10 +32,14 @@ struct SpawnOptions {
   std::map<std::string, std::string> environment;
   Path directory;              // empty: ours
   std::optional<Path> output;  // stdout and stderr append there; none: ours
-  bool new_group = true;       // own process group, so signals reach its tree
-  bool die_with_parent =
-      false;              // SIGKILL when the parent thread's process ends
-  std::vector<int> keep;  // descriptors that stay open in the child
+  // Own process group, so signals reach its tree. It reads /dev/null: a
+  // background group that reads the terminal would be stopped.
+  bool new_group = true;
+  // SIGKILL when the thread that spawned it ends (not only its process):
+  // spawn from a thread that lives as long as the child should.
+  bool die_with_parent = false;
+  // Descriptors that stay open in the child; all others above 2 are closed.
+  std::vector<int> keep;
 };
 
 class Process {
@@ -44,7 +49,7 @@ class Process {
   // None while it runs.
   virtual Result<std::optional<ExitStatus>> poll() = 0;
   virtual Result<ExitStatus> wait(Deadline deadline) = 0;
-  // To the whole process group when it has one.
+  // To the whole process group when it has one. Fine when all have ended.
   virtual Result<void> signal(int number) = 0;
 };
 
@@ -59,7 +64,7 @@ class Processes {
 
 Processes& real_processes();
 
-// Records what was spawned; the test decides how each ends.
+// Records what was spawned; the test decides how each ends. Not thread-safe.
 class FakeProcesses : public Processes {
  public:
   Result<std::unique_ptr<Process>> spawn(const SpawnOptions& options) override;
