@@ -3,12 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/close_range.h>
-#include <sys/pidfd.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <poll.h>
 
 #include <atomic>
 #include <cerrno>
@@ -141,10 +140,15 @@ void reset_signals() {
   fail(report, Failure::Stage::kExec, error);
 }
 
+// By number: glibc 2.36 declares the function without C linkage.
+Descriptor open_handle(pid_t pid) {
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
 class RealProcess : public Process {
  public:
   RealProcess(pid_t pid, bool group)
-      : pid_(pid), group_(group), handle_(::pidfd_open(pid, 0)) {}
+      : pid_(pid), group_(group), handle_(open_handle(pid)) {}
 
   int pid() const override { return pid_; }
 
