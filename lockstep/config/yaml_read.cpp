@@ -369,7 +369,9 @@ Result<Node>
 parse(std::string_view text, const std::string& source, bool lines) {
   LOCKSTEP_TRY(check_text(text, source));
   try {
-    std::istringstream stream{std::string(text)};
+    // yaml-cpp lets a quote that is still open after the last line break pass;
+    // with a comment at the end it does not.
+    std::istringstream stream{std::string(text) + "\n#"};
     YAML::Parser parser(stream);
     TreeBuilder builder(source, lines);
     if (!parser.HandleNextDocument(builder)) {
