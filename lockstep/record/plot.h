@@ -1,7 +1,9 @@
 #pragma once
 
-// Line plots as SVG that a person can read: axes with round ticks, grid,
-// legend, units. Pure.
+// Plots as SVG that a person can read: axes with round ticks, grid, units, and
+// a legend beside the data, never over it. Colours are told apart by
+// colour-blind people; past eight series lines are also dashed. Pure; any text
+// and any numbers give a well-formed picture.
 
 #include <string>
 #include <vector>
@@ -18,14 +20,32 @@ struct PlotOptions {
   std::string title;
   std::string x_label;
   std::string y_label;
-  bool log_y = false;
+  bool log_y = false;      // values that are not positive break the line
   bool from_zero = false;  // the y axis starts at 0
+  bool smooth = false;     // a moving mean over the pale points
   int width = 720;
   int height = 360;
 };
 
+// Lines. Where many points fall on one column of pixels, their first, last,
+// lowest and highest are drawn: spikes stay, the file stays small.
 std::string plot_svg(
     const std::vector<Series>& series,
     const PlotOptions& options);
+
+// Horizontal stacked bars: one bar a row, one colour a part, from zero.
+struct Bars {
+  std::vector<std::string> parts;
+  struct Row {
+    std::string label;
+    std::vector<double> values;  // by part, not negative
+  };
+  std::vector<Row> rows;
+  std::string title;
+  std::string x_label;
+  int width = 720;
+};
+
+std::string bars_svg(const Bars& bars);
 
 }  // namespace lockstep::record

@@ -4,6 +4,8 @@
 // says. One writer: the coordinator, or rank 0 when there is none.
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/base/result.h"
 #include "lockstep/os/file.h"
@@ -17,8 +19,11 @@ class RunDirectory {
   static Result<RunDirectory> create(
       const os::Path& root,
       std::string_view name);
-  // One that a launcher made, or that exists already (folders are added).
+  // One that a launcher made, or that exists already; what is absent is made.
+  // Safe when several ranks do it at once.
   static Result<RunDirectory> open(const os::Path& path);
+  // For readers: nothing is made, kNotFound when it is no run directory.
+  static Result<RunDirectory> existing(const os::Path& path);
 
   const os::Path& path() const { return path_; }
   std::string id() const { return path_.filename().string(); }
@@ -38,5 +43,8 @@ class RunDirectory {
   explicit RunDirectory(os::Path path) : path_(std::move(path)) {}
   os::Path path_;
 };
+
+// The runs under `root`, newest first. An absent root has none.
+Result<std::vector<RunDirectory>> list_runs(const os::Path& root);
 
 }  // namespace lockstep::record

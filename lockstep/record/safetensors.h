@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/base/result.h"
@@ -20,15 +21,21 @@ namespace lockstep::record {
 
 struct TensorView {
   std::string name;
-  std::string dtype;  // "F32", "BF16", "F64", "F16", "I64", "I32", "U8", "BOOL"
-  std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  // row-major
+  // The format's names: F64 F32 F16 BF16 F8_E5M2 F8_E4M3 F8_E8M0 C64, I64 I32
+  // I16 I8, U64 U32 U16 U8, BOOL.
+  std::string dtype;
+  std::vector<int64_t> shape;  // empty: a scalar
+  // Row-major, little-endian. A file of another writer may place it anywhere:
+  // copy it, do not cast the pointer.
+  std::span<const std::byte> bytes;
 };
 
 // Metadata values are strings (the format's rule).
 using Metadata = std::map<std::string, std::string>;
 
-// Temporary name, fsync, rename: the old file survives any failure.
+// Temporary name, fsync, rename: the old file survives any failure. Bytes go
+// straight from the views to the file; wide types come first, so that each
+// tensor is aligned to its element. Names are unique UTF-8.
 Result<void> write_safetensors(
     os::FileSystem& files,
     const os::Path& path,
@@ -38,7 +45,7 @@ Result<void> write_safetensors(
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const os::Path& path);
-  // Views into the mapping: valid while this object lives.
+  // Views into the mapping, in the order of the file: valid while this lives.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   const TensorView* find(const std::string& name) const;
   const Metadata& metadata() const { return metadata_; }
@@ -47,6 +54,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(os::MappedFile file) : file_(std::move(file)) {}
   os::MappedFile file_;
   std::vector<TensorView> tensors_;
+  std::unordered_map<std::string, size_t> index_;
   Metadata metadata_;
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
 // TensorBoard event files: scalars, images, text and histograms, readable by
-// TensorBoard itself. One writer, one thread; appended and flushed on demand.
+// TensorBoard itself. One writer, one thread. Records are gathered in memory
+// and appended when there are many, on flush() and at the end; a failed append
+// is tried again with the next one. `time` is in Unix seconds.
 
 #include <memory>
 #include <span>
@@ -15,7 +17,8 @@ namespace lockstep::record {
 
 class TensorBoardWriter {
  public:
-  // Makes a new file in `folder`, named as TensorBoard expects.
+  // Makes a new file in `folder` (made if absent), named as TensorBoard
+  // expects: events.out.tfevents.<time>.<host>.<pid>.
   static Result<std::unique_ptr<TensorBoardWriter>> open(
       os::FileSystem& files,
       const os::Path& folder);
@@ -27,12 +30,20 @@ class TensorBoardWriter {
       const Image& image,
       int64_t step,
       double time) = 0;
+  // Values that are not finite are left out.
   virtual Result<void> histogram(
       const std::string& tag,
       std::span<const float> values,
       int64_t step,
       double time) = 0;
+  // Markdown, shown on TensorBoard's text page.
+  virtual Result<void> text(
+      const std::string& tag,
+      const std::string& markdown,
+      int64_t step,
+      double time) = 0;
   virtual Result<void> flush() = 0;
+  virtual const os::Path& path() const = 0;
 };
 
 // CRC-32C of the record framing (exposed for its tests).

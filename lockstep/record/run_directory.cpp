@@ -1,0 +1,157 @@
+#include "lockstep/record/run_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/id.h"
+#include "lockstep/os/clock.h"
+
+namespace lockstep::record {
+
+namespace {
+
+constexpr std::array kFolders =
+    {"ranks", "tensorboard", "checkpoints", "samples", "plots"};
+
+Error unusable(const os::Path& path, int error) {
+  return os_error(
+             fmt::format("cannot make the run directory {}", path.string()),
+             error)
+      .with_fix(
+          "choose another place with --runs-dir DIR (lockstep) or out=DIR "
+          "(lockstep-train)");
+}
+
+Result<void> add_folders(const os::Path& path) {
+  for (const char* folder : kFolders) {
+    std::error_code error;
+    std::filesystem::create_directories(path / folder, error);
+    if (error) {
+      return unusable(path / folder, error.value());
+    }
+  }
+  return {};
+}
+
+bool is_run(const os::Path& path) {
+  std::error_code error;
+  for (const char* mark : {"events.jsonl", "job.yaml", "ranks"}) {
+    if (std::filesystem::exists(path / mark, error)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// "runs/x/" and "." have no last part; the id needs one.
+os::Path plain(const os::Path& path) {
+  std::error_code error;
+  os::Path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (!whole.has_filename()) {
+    whole = whole.parent_path();
+  }
+  return path.is_relative() && path.has_filename() && path != "." &&
+                 path != ".."
+             ? path
+             : whole;
+}
+
+}  // namespace
+
+Result<RunDirectory> RunDirectory::create(
+    const os::Path& root,
+    std::string_view name) {
+  std::error_code error;
+  std::filesystem::create_directories(root, error);
+  if (error) {
+    return unusable(root, error.value());
+  }
+  constexpr int kTries = 16;
+  for (int i = 0; i < kTries; ++i) {
+    const auto now = static_cast<int64_t>(os::real_clock().unix_seconds());
+    os::Path path = root / make_run_id(name, now);
+    if (std::filesystem::create_directory(path, error)) {
+      LOCKSTEP_TRY(add_folders(path));
+      return RunDirectory(plain(path));
+    }
+    if (error) {
+      return unusable(path, error.value());
+    }
+  }
+  return Error(
+      ErrorCode::kInternal,
+      fmt::format("no free run id under {}", root.string()));
+}
+
+Result<RunDirectory> RunDirectory::open(const os::Path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    return unusable(path, error.value());
+  }
+  LOCKSTEP_TRY(add_folders(path));
+  return RunDirectory(plain(path));
+}
+
+Result<RunDirectory> RunDirectory::existing(const os::Path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error) || !is_run(path)) {
+    return Error(
+               ErrorCode::kNotFound,
+               fmt::format("{} is not a run directory", path.string()))
+        .with_fix("'lockstep ps' lists the runs");
+  }
+  return RunDirectory(plain(path));
+}
+
+os::Path RunDirectory::rank_log(int rank) const {
+  return path_ / "ranks" / fmt::format("{}.log", rank);
+}
+
+os::Path RunDirectory::rank_events(int rank) const {
+  return path_ / "ranks" / fmt::format("{}.jsonl", rank);
+}
+
+Result<std::vector<RunDirectory>> list_runs(const os::Path& root) {
+  std::vector<std::pair<std::filesystem::file_time_type, os::Path>> found;
+  std::error_code error;
+  auto entry = std::filesystem::directory_iterator(root, error);
+  if (error == std::errc::no_such_file_or_directory) {
+    return std::vector<RunDirectory>();
+  }
+  for (; !error && entry != std::filesystem::directory_iterator();
+       entry.increment(error)) {
+    std::error_code gone;
+    if (entry->is_directory(gone) && is_run(entry->path())) {
+      // ranks/ is made with the run and then only gains files at its start.
+      auto made =
+          std::filesystem::last_write_time(entry->path() / "ranks", gone);
+      if (gone) {
+        made = entry->last_write_time(gone);
+      }
+      found.emplace_back(made, entry->path());
+    }
+  }
+  if (error) {
+    return os_error(
+        fmt::format("cannot list {}", root.string()), error.value());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<RunDirectory> runs;
+  runs.reserve(found.size());
+  for (const auto& [time, path] : found) {
+    // One may have been removed meanwhile.
+    if (auto run = RunDirectory::existing(path)) {
+      runs.push_back(std::move(*run));
+    }
+  }
+  return runs;
+}
+
+}  // namespace lockstep::record
