@@ -1,0 +1,103 @@
+#pragma once
+
+// The job file as typed values: what to run, on what, for how long and at what
+// price. Every key is parsed and checked; one whose feature this version does
+// not have is refused by name before anything starts, never ignored.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/result.h"
+#include "lockstep/base/units.h"
+#include "lockstep/config/binder.h"
+#include "lockstep/config/node.h"
+#include "lockstep/launch/rank_plan.h"
+#include "lockstep/os/file.h"
+
+namespace lockstep::launch {
+
+struct ResourcesConfig {
+  std::vector<std::string> hosts;
+  std::string hostfile, cluster, launcher, cloud, region, instance_type;
+  std::vector<std::string> candidates;
+  std::string cpus, memory, accelerators, use_spot, image_id;
+  std::optional<Money> price;  // dollars an hour and node
+  void bind(config::Binder& binder);
+};
+
+struct PatternConfig {
+  std::string pattern;
+  void bind(config::Binder& binder);
+};
+
+struct OptimiseConfig {
+  std::string goal;
+  std::optional<Duration> period;
+  std::vector<std::string> candidates;
+  void bind(config::Binder& binder);
+};
+
+struct Job {
+  std::string name;
+  ResourcesConfig resources;
+  int num_nodes = 1;
+  std::optional<int> procs_per_node;  // none: by GPU, else 1
+  config::Node container;
+  std::string workdir;
+  std::map<std::string, std::string> envs;
+  config::Node secrets;
+  std::map<std::string, std::string> file_mounts;
+  std::string setup;
+  config::Node run;
+  config::Node train;
+  PatternConfig iterations, epochs;
+  std::string outputs;
+  std::string stop_signal = "SIGTERM";
+  Duration grace = std::chrono::seconds(60);
+  OptimiseConfig optimise;
+  std::optional<Money> budget;
+  std::optional<Duration> max_duration;
+  void bind(config::Binder& binder);
+
+  // Filled by load: never part of what is printed.
+  Environment secret_values;
+};
+
+// Reads a file and lays `overrides` (key=value) over it. A key that is not the
+// job's own goes to the native trainer when the job has a `train` section, so
+// that `optim.lr=1e-3` needs no prefix. Secrets come from `environment`.
+Result<Job> load_job(
+    const std::string& path,
+    const std::vector<std::string>& overrides,
+    const Environment& environment);
+// A job of one program, as from `lockstep run -- PROGRAM ARGS`.
+Result<Job> program_job(
+    const std::vector<std::string>& argv,
+    const std::vector<std::string>& overrides,
+    const Environment& environment);
+
+// Names every key that asks for what this version does not have.
+Result<void> check_supported(const Job& job);
+
+// The argument vector of a rank. `trainer` is the path of lockstep-train;
+// `generation` above 0 makes it go on from the last checkpoint.
+Result<std::vector<std::string>>
+job_command(const Job& job, const os::Path& trainer, int generation);
+
+// The keys that differ from their defaults, as YAML that load_job takes back;
+// values of secrets are never in it.
+std::string job_yaml(const Job& job);
+
+// `text` with every secret value replaced by "***".
+std::string redact(const Job& job, std::string text);
+
+// "SIGTERM", "TERM" or "15".
+Result<int> parse_signal(const std::string& text);
+
+// The arguments of the native trainer that a `train` section stands for:
+// nested maps become dotted keys, `data: {name: x}` the choice `data=x`.
+Result<std::vector<std::string>> trainer_arguments(const config::Node& train);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,251 @@
+#include "lockstep/launch/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "lockstep/base/log.h"
+#include "lockstep/launch/memory_facts.h"
+#include "lockstep/launch/process_tree.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr Duration kSweepGrace = milliseconds(500);
+
+class Keeper {
+ public:
+  explicit Keeper(int descriptor) : channel_(descriptor) {}
+
+  int run() {
+    sigset_t handled;
+    sigemptyset(&handled);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) {
+      sigaddset(&handled, number);
+    }
+    ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+    const int signals = ::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+    while (!orphaned_ || started_) {
+      pollfd sources[2] = {
+          {orphaned_ ? -1 : channel_.descriptor(), POLLIN, 0},
+          {signals, POLLIN, 0}};
+      if (::poll(sources, 2, wait_milliseconds()) < 0 && errno != EINTR) {
+        return 1;
+      }
+      take_signals(signals);
+      if (!orphaned_) {
+        take_messages();
+      }
+      reap();
+      act_on_time();
+    }
+    return 0;
+  }
+
+ private:
+  struct Rank {
+    int rank = 0;
+    bool was_stopped = false;
+  };
+
+  int wait_milliseconds() const {
+    if (!kill_at_) {
+      return -1;
+    }
+    return static_cast<int>(
+        std::chrono::ceil<milliseconds>(kill_at_->left()).count());
+  }
+
+  void take_signals(int signals) {
+    signalfd_siginfo info{};
+    while (::read(signals, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGTERM) {
+        end(stop_signal_, orphan_grace_);
+      }
+    }
+  }
+
+  void take_messages() {
+    std::vector<json> messages;
+    const auto result = channel_.receive(messages);
+    for (const json& message : messages) {
+      const std::string type = message.value("type", "");
+      if (type == "start") {
+        start(decode_start(message));
+      } else if (type == "end") {
+        end(message.at("signal").get<int>(),
+            Duration(message.at("grace").get<int64_t>()));
+      }
+    }
+    if (!result) {
+      orphaned_ = true;
+      if (started_) {
+        end(stop_signal_, orphan_grace_);
+      }
+    }
+  }
+
+  void start(const StartRequest& request) {
+    stop_signal_ = request.stop_signal;
+    orphan_grace_ = request.orphan_grace;
+    started_ = true;
+    kill_at_.reset();
+    killing_ = false;
+    sweeping_ = false;
+    for (const RankCommand& command : request.commands) {
+      os::SpawnOptions options;
+      options.argv = command.argv;
+      options.environment = command.environment;
+      options.directory = command.directory;
+      options.output = command.log;
+      options.new_group = true;
+      options.die_with_parent = true;
+      auto process = os::real_processes().spawn(options);
+      if (!process) {
+        say(
+            {{"type", "refused"},
+             {"rank", command.rank},
+             {"reason", process.error().to_string()}});
+        continue;
+      }
+      const int pid = (*process)->pid();
+      ranks_[pid] = {command.rank, false};
+      say({{"type", "started"}, {"rank", command.rank}, {"pid", pid}});
+    }
+  }
+
+  void end(int signal, Duration grace) {
+    if (!started_) {
+      return;
+    }
+    for (auto& [pid, rank] : ranks_) {
+      rank.was_stopped = true;
+      if (::kill(-pid, signal) != 0) {
+        ::kill(pid, signal);
+      }
+      ::kill(-pid, SIGCONT);
+    }
+    const os::Deadline deadline = os::Deadline::after(grace);
+    if (!kill_at_ || deadline.left() < kill_at_->left()) {
+      kill_at_ = deadline;
+    }
+  }
+
+  void reap() {
+    if (!started_) {
+      return;
+    }
+    ++batch_;
+    int status = 0;
+    int pid = 0;
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
+      const auto rank = ranks_.find(pid);
+      if (rank == ranks_.end()) {
+        continue;  // an orphan of a rank
+      }
+      RankExited exit;
+      exit.rank = rank->second.rank;
+      exit.pid = pid;
+      exit.batch = batch_;
+      exit.was_stopped = rank->second.was_stopped;
+      if (WIFSIGNALED(status)) {
+        exit.status.signal = WTERMSIG(status);
+      } else {
+        exit.status.code = WEXITSTATUS(status);
+      }
+      exit.out_of_memory = exit.status.signal == SIGKILL && !killing_ &&
+                           memory_.was_out_of_memory(pid);
+      ranks_.erase(rank);
+      say(encode_exit(exit));
+    }
+    if (pid < 0) {  // ECHILD: nothing is left
+      started_ = false;
+      kill_at_.reset();
+      say({{"type", "idle"}});
+    } else if (ranks_.empty() && !sweeping_) {
+      sweeping_ = true;
+      signal_descendants(::getpid(), SIGTERM);
+      kill_at_ = os::Deadline::after(kSweepGrace);
+    }
+  }
+
+  void act_on_time() {
+    if (!kill_at_ || !kill_at_->passed()) {
+      return;
+    }
+    // Again and again: a process may fork while the table is read.
+    killing_ = true;
+    for (auto& [pid, rank] : ranks_) {
+      rank.was_stopped = true;
+    }
+    signal_descendants(::getpid(), SIGKILL);
+    kill_at_ = os::Deadline::after(milliseconds(20));
+  }
+
+  void say(const json& message) {
+    if (!orphaned_) {
+      (void)channel_.send(message).has_value();
+    }
+  }
+
+  KeeperChannel channel_;
+  MemoryFacts memory_;
+  std::map<int, Rank> ranks_;  // by pid
+  int stop_signal_ = SIGTERM;
+  Duration orphan_grace_{};
+  std::optional<os::Deadline> kill_at_;
+  bool started_ = false;   // something may be below us
+  bool orphaned_ = false;  // nobody listens any more
+  bool killing_ = false;
+  bool sweeping_ = false;
+  int batch_ = 0;
+};
+
+}  // namespace
+
+int keeper_main(int descriptor) {
+  ::setsid();
+  become_subreaper();
+  ::prctl(PR_SET_NAME, "lockstep-keeper");
+  ::signal(SIGPIPE, SIG_DFL);
+  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  // No rank reads a terminal that is not its own, and no pipe of the caller
+  // stays open because of us.
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    ::dup2(null, standard);
+  }
+  return Keeper(descriptor).run();
+}
+
+Result<KeeperHandle> start_keeper(const os::Path& program) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return os_error("cannot make a socket pair for the keeper", errno);
+  }
+  KeeperHandle handle;
+  handle.channel = std::make_unique<KeeperChannel>(ends[0]);
+  const KeeperChannel child(ends[1]);  // closed here once the child has it
+  os::SpawnOptions options;
+  options.argv = {program.string(), "keeper", std::to_string(ends[1])};
+  options.environment = os::environment();
+  options.new_group = false;  // it makes a session of its own
+  options.keep = {ends[1]};
+  LOCKSTEP_ASSIGN(
+      handle.process,
+      os::real_processes().spawn(options).with_context("starting the keeper"));
+  return handle;
+}
+
+}  // namespace lockstep::launch

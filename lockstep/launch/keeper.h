@@ -1,0 +1,35 @@
+#pragma once
+
+// The tiny process that owns the ranks of a node. It is a child subreaper in
+// its own session: whatever a rank starts, in whatever process group or
+// session, stays below it. When the process that holds the other end of its
+// socket is gone (kill -9 included), it ends everything and goes too. When the
+// keeper itself is killed, ranks get SIGKILL as their parent dies, and what
+// they left falls to the agent, which is a subreaper as well.
+//
+// Ending: the signal to every rank's process group, SIGKILL to all descendants
+// when the grace has passed, until none is left. What ranks leave behind when
+// all of them have ended gets SIGTERM and half a second.
+
+#include <memory>
+#include <string>
+
+#include "lockstep/base/result.h"
+#include "lockstep/launch/keeper_protocol.h"
+#include "lockstep/os/file.h"
+#include "lockstep/os/process.h"
+
+namespace lockstep::launch {
+
+// The hidden verb `lockstep keeper FD`: serves until the peer is gone and no
+// process is left. The exit code.
+int keeper_main(int descriptor);
+
+// Starts a keeper from `program` (the lockstep binary).
+struct KeeperHandle {
+  std::unique_ptr<os::Process> process;
+  std::unique_ptr<KeeperChannel> channel;
+};
+Result<KeeperHandle> start_keeper(const os::Path& program);
+
+}  // namespace lockstep::launch

@@ -1,0 +1,45 @@
+#pragma once
+
+// Follows a file that another process appends to. Reads never block and are
+// bounded, so a file that grows faster than its reader costs time, not memory.
+// One thread.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/os/descriptor.h"
+#include "lockstep/os/file.h"
+
+namespace lockstep::launch {
+
+class Tail {
+ public:
+  // Starts at `offset`; an absent file is an empty one.
+  explicit Tail(os::Path path, uint64_t offset = 0)
+      : path_(std::move(path)), offset_(offset) {}
+
+  // Whole lines (without their ends) of the next `room` bytes at most. A line
+  // longer than 64 KiB comes in pieces.
+  std::vector<std::string> read(size_t room);
+  // The last line, when it has no end.
+  std::vector<std::string> rest();
+  // Bytes of the file that were not read.
+  uint64_t left();
+  // Passes over all but the last `keep` bytes; how many were passed over.
+  uint64_t skip(uint64_t keep);
+
+ private:
+  bool open();
+  os::Path path_;
+  os::Descriptor file_;
+  uint64_t offset_;
+  std::string partial_;
+};
+
+// The last `count` lines of a file, from `offset` on; at most 16 KiB of it.
+std::vector<std::string>
+last_lines(const os::Path& path, size_t count, uint64_t offset = 0);
+
+}  // namespace lockstep::launch
