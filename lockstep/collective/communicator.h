@@ -80,6 +80,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+class Memory;
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -88,13 +90,17 @@ class Communicator {
   virtual std::string name() const = 0;  // "host", "mpi", "nccl"
 
   virtual Buffer allocate(size_t bytes) = 0;
+  // What Buffers come from, for GroupOptions of the next generation; null
+  // where the backend has none.
+  virtual std::shared_ptr<Memory> memory() const { return nullptr; }
 
   // Blocking forms: one call, no allocation on the fast path. `data` may lie
   // anywhere; inside a Buffer of this communicator it is reduced in place.
   // Results are equal on all ranks bit for bit.
   virtual Timing
   all_reduce(void* data, size_t count, DataType type, ReduceOp op) = 0;
-  // data holds size() blocks of `count`; block rank() becomes the reduction.
+  // data holds size() blocks of `count`; block rank() becomes the reduction,
+  // the others are undefined afterwards.
   virtual Timing
   reduce_scatter(void* data, size_t count, DataType type, ReduceOp op) = 0;
   // data holds size() blocks of `count`; ours is block rank().

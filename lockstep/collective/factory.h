@@ -4,11 +4,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/collective/communicator.h"
 #include "lockstep/wire/rendezvous.h"
 
 namespace lockstep::collective {
+
+class Memory;  // shared_memory.h
 
 struct GroupOptions {
   int rank = 0;
@@ -24,6 +27,9 @@ struct GroupOptions {
   // Address on which this rank is reached by other hosts. Empty: the one of
   // the interface that reaches the rendezvous.
   std::string advertise_host;
+  // The memory() of an earlier communicator of this rank, whose Buffers then
+  // stay in place and are shared with the new group too. Absent: a new one.
+  std::shared_ptr<Memory> memory;
 };
 
 // Builds the group; blocks until all ranks are there or the timeout names

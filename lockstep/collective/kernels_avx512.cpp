@@ -1,0 +1,2 @@
+#define LOCKSTEP_KERNELS kAvx512Kernels
+#include "lockstep/collective/kernels_body.h"

@@ -1,0 +1,2 @@
+#define LOCKSTEP_KERNELS kBaselineKernels
+#include "lockstep/collective/kernels_body.h"

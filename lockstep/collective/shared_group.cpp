@@ -1,0 +1,647 @@
+#include "lockstep/collective/shared_group.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <thread>
+
+#include "lockstep/base/check.h"
+#include "lockstep/collective/kernels.h"
+#include "lockstep/collective/ticks.h"
+#include "lockstep/os/clock.h"
+
+namespace lockstep::collective {
+namespace {
+
+constexpr int kMaxRanks = 256;
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr uint64_t kMaxChunks = 1 << 12;
+// An operation of fewer bytes is done by its last arrival when others sleep:
+// waking them costs more.
+constexpr size_t kSmallBytes = 64 << 10;
+constexpr int kQuickSpins = 200;
+constexpr double kSpinSeconds = 100e-6;
+constexpr double kStealSeconds = 3e-6;
+constexpr double kSlowBytesPerSecond = 3e9;
+constexpr uint64_t kChunkBits = 16;
+constexpr size_t kMaxReason = 960;
+constexpr int kMaxFailedRanks = 64;
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, Duration most) {
+  const int64_t nanos = std::max<int64_t>(most.count(), 0);
+  const timespec time = {nanos / 1'000'000'000, nanos % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+// The control file: this, then arrivals and slices, [rank][number % kRing].
+struct SharedGroup::Control {
+  alignas(64) std::atomic<uint32_t> failed;  // 1: being written, 2: readable
+  uint32_t reason_size;
+  int32_t num_ranks;
+  int32_t ranks[kMaxFailedRanks];
+  char reason[kMaxReason];
+  alignas(64) std::atomic<uint32_t> event;  // the word that sleepers wait on
+  std::atomic<uint32_t> sleepers;
+};
+
+struct alignas(64) SharedGroup::Arrival {
+  std::atomic<uint64_t> number;
+  uint64_t ticks;
+  uint64_t signature;
+  uint64_t count;
+  uint64_t offset;
+};
+
+// Both words: operation number, then how many chunks.
+struct alignas(64) SharedGroup::Slice {
+  std::atomic<uint64_t> claimed;
+  std::atomic<uint64_t> finished;
+};
+
+size_t SharedGroup::control_bytes(int size) {
+  return sizeof(Control) +
+         static_cast<size_t>(size) * kRing * (sizeof(Arrival) + sizeof(Slice));
+}
+
+SharedGroup::SharedGroup(SharedGroupOptions options)
+    : options_(std::move(options)),
+      index_(options_.index),
+      size_(options_.size),
+      left_(static_cast<size_t>(options_.size)),
+      tick_(seconds_per_tick()),
+      spin_ticks_(static_cast<uint64_t>(kSpinSeconds / seconds_per_tick())) {
+  LOCKSTEP_CHECK_LE(size_, kMaxRanks);
+  std::byte* at = options_.control.data();
+  control_ = reinterpret_cast<Control*>(at);
+  arrivals_ = reinterpret_cast<Arrival*>(at + sizeof(Control));
+  slices_ =
+      reinterpret_cast<Slice*>(arrivals_ + static_cast<size_t>(size_) * kRing);
+  for (int i = 0; i < size_; ++i) {
+    bases_.push_back(
+        i == index_ ? options_.memory->data()
+                    : options_.others[static_cast<size_t>(i)].data());
+  }
+}
+
+SharedGroup::~SharedGroup() {
+  // After a failure a peer may still write there: leave it alone.
+  if (staging_bytes_ > 0 && !failed()) {
+    options_.memory->give(staging_);
+  }
+}
+
+SharedGroup::Arrival& SharedGroup::arrival(int index, uint64_t number) const {
+  return arrivals_[static_cast<uint64_t>(index) * kRing + number % kRing];
+}
+
+SharedGroup::Slice& SharedGroup::slice(int index, uint64_t number) const {
+  return slices_[static_cast<uint64_t>(index) * kRing + number % kRing];
+}
+
+void SharedGroup::cut(Pending& p) const {
+  const Operation& o = p.operation;
+  const size_t element = size_of(o.type);
+  size_t slice = o.count;
+  if (o.kind == Kind::kAllReduce || o.kind == Kind::kReduce ||
+      o.kind == Kind::kBroadcast) {
+    const size_t line = 64 / element;
+    const auto parts = static_cast<size_t>(size_);
+    slice = (o.count + parts - 1) / parts;
+    slice = (slice + line - 1) / line * line;
+  }
+  size_t chunk = kChunkBytes / element;
+  while ((slice + chunk - 1) / chunk > kMaxChunks) {
+    chunk *= 2;
+  }
+  p.slice = slice;
+  p.chunk = chunk;
+  p.num_chunks = o.kind == Kind::kBarrier ? 0 : (slice + chunk - 1) / chunk;
+}
+
+void SharedGroup::stage_in(Pending& p, bool blocking) {
+  const Operation& o = p.operation;
+  const size_t bytes = o.bytes(size_);
+  const size_t block = o.count * size_of(o.type);
+  if (blocking) {
+    if (staging_bytes_ < bytes) {
+      if (staging_bytes_ > 0) {
+        options_.memory->give(staging_);
+        staging_bytes_ = 0;
+      }
+      staging_ = options_.memory->take(bytes);
+      staging_bytes_ = bytes;
+    }
+    p.staging = staging_;
+  } else {
+    p.staging = options_.memory->take(bytes);
+  }
+  p.staged = true;
+  std::byte* to = base(index_) + p.staging;
+  if (o.kind == Kind::kAllGather || o.kind == Kind::kGather) {
+    const size_t at = block * static_cast<size_t>(index_);
+    std::memcpy(to + at, static_cast<std::byte*>(o.data) + at, block);
+  } else if (o.kind != Kind::kBroadcast || o.root == index_) {
+    std::memcpy(to, o.data, bytes);
+  }
+}
+
+void SharedGroup::stage_out(Pending& p) {
+  const Operation& o = p.operation;
+  const std::byte* from = base(index_) + p.staging;
+  const size_t block = o.count * size_of(o.type);
+  const bool rooted = o.kind == Kind::kReduce || o.kind == Kind::kGather;
+  if (o.kind == Kind::kReduceScatter) {
+    const size_t at = block * static_cast<size_t>(index_);
+    std::memcpy(static_cast<std::byte*>(o.data) + at, from + at, block);
+  } else if (!rooted || o.root == index_) {
+    std::memcpy(o.data, from, o.bytes(size_));
+  }
+  if (staging_bytes_ == 0 || p.staging != staging_) {
+    options_.memory->give(p.staging);
+  }
+}
+
+uint64_t
+SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
+  if (failed()) [[unlikely]] {
+    throw_failure();
+  }
+  const uint64_t number = launched_ + 1;
+  Pending& p = pending(number);
+  p.number = number;
+  p.operation = operation;
+  p.signature = operation.signature();
+  p.last = 0;
+  p.sink = sink;
+  p.staged = false;
+  p.stolen = false;
+  p.stage = Stage::kArriving;
+  p.scan = 0;
+  cut(p);
+  size_t offset = 0;
+  if (p.num_chunks > 0) {
+    const auto found =
+        options_.memory->find(operation.data, operation.bytes(size_));
+    if (found && *found % size_of(operation.type) == 0) [[likely]] {
+      offset = *found;
+    } else {
+      stage_in(p, blocking);
+      offset = p.staging;
+    }
+  }
+  Arrival& mine = arrival(index_, number);
+  p.arrived = ticks();
+  mine.ticks = p.arrived;
+  mine.signature = p.signature;
+  mine.count = operation.count;
+  mine.offset = offset;
+  launched_ = number;
+  // Sequentially consistent: of two arrivals one sees the other, and a rank
+  // that goes to sleep is seen or sees us.
+  mine.number.store(number, std::memory_order_seq_cst);
+  return number;
+}
+
+bool SharedGroup::step(Pending& p, bool steal) {
+  if (p.stage == Stage::kArriving) {
+    while (p.scan < size_) {
+      const Arrival& a = arrival(p.scan, p.number);
+      const uint64_t number = a.number.load(std::memory_order_acquire);
+      if (number < p.number) {
+        return false;
+      }
+      if (a.signature != p.signature || a.count != p.operation.count)
+          [[unlikely]] {
+        // A later number means that ours is over and the entry was reused.
+        if (a.number.load(std::memory_order_acquire) == p.number) {
+          fail_mismatch(p, p.scan);
+        }
+      }
+      p.last = std::max(p.last, a.ticks);
+      ++p.scan;
+    }
+    p.scan = 0;
+    p.stage = Stage::kWorking;
+    const bool small = p.operation.bytes(size_) <= kSmallBytes;
+    if (control_->sleepers.load(std::memory_order_seq_cst) > 0) {
+      if (p.num_chunks == 0 || !small) {
+        wake();
+      } else {
+        steal = true;
+      }
+    }
+    if (p.num_chunks == 0) {
+      return true;
+    }
+  }
+  if (p.stage == Stage::kWorking) {
+    work(p, index_);
+    p.stage = Stage::kFinishing;
+  }
+  if (steal && !p.stolen) {
+    for (int i = 1; i < size_; ++i) {
+      work(p, (index_ + i) % size_);
+    }
+    p.stolen = true;
+  }
+  while (p.scan < size_) {
+    if (!slice_done(p, p.scan)) {
+      return false;
+    }
+    ++p.scan;
+  }
+  return true;
+}
+
+bool SharedGroup::slice_done(const Pending& p, int index) const {
+  const uint64_t word =
+      slice(index, p.number).finished.load(std::memory_order_acquire);
+  const uint64_t number = word >> kChunkBits;
+  return number > p.number ||
+         (number == p.number &&
+          (word & ((1 << kChunkBits) - 1)) == p.num_chunks);
+}
+
+// Takes chunks of a slice until none is left. A claim keeps the operation
+// open, so that arrivals stay readable until it is finished.
+bool SharedGroup::work(Pending& p, int index) {
+  Slice& s = slice(index, p.number);
+  bool any = false;
+  const uint64_t first = p.number << kChunkBits;
+  uint64_t claimed = s.claimed.load(std::memory_order_relaxed);
+  for (;;) {
+    uint64_t chunk = 0;
+    if (claimed >> kChunkBits > p.number) {
+      break;
+    }
+    if (claimed >> kChunkBits == p.number) {
+      chunk = claimed - first;
+      if (chunk >= p.num_chunks) {
+        break;
+      }
+    }
+    if (!s.claimed.compare_exchange_weak(
+            claimed, first + chunk + 1, std::memory_order_acq_rel)) {
+      continue;
+    }
+    do_chunk(p, index, chunk);
+    any = true;
+    if (p.num_chunks == 1) {
+      s.finished.store(first + 1, std::memory_order_seq_cst);
+    } else {
+      uint64_t finished = s.finished.load(std::memory_order_relaxed);
+      while (!s.finished.compare_exchange_weak(
+          finished,
+          finished >> kChunkBits == p.number ? finished + 1 : first + 1,
+          std::memory_order_seq_cst)) {}
+    }
+    claimed = s.claimed.load(std::memory_order_relaxed);
+  }
+  if (any && control_->sleepers.load(std::memory_order_seq_cst) > 0) {
+    bool all = true;
+    for (int i = 0; all && i < size_; ++i) {
+      all = slice_done(p, i);
+    }
+    if (all) {
+      wake();
+    }
+  }
+  return any;
+}
+
+void SharedGroup::do_chunk(const Pending& p, int index, uint64_t chunk) const {
+  const Operation& o = p.operation;
+  const size_t element = size_of(o.type);
+  const bool split = o.kind == Kind::kAllReduce || o.kind == Kind::kReduce ||
+                     o.kind == Kind::kBroadcast;
+  size_t begin = chunk * p.chunk;
+  size_t end = std::min(begin + p.chunk, p.slice);
+  const size_t shift = static_cast<size_t>(index) * p.slice;
+  begin += shift;
+  end += shift;
+  if (split) {
+    end = std::min(end, o.count);
+  }
+  if (begin >= end) {
+    return;
+  }
+  const size_t count = end - begin;
+  std::array<void*, kMaxRanks> at;
+  for (int i = 0; i < size_; ++i) {
+    at[static_cast<size_t>(i)] =
+        base(i) + arrival(i, p.number).offset + begin * element;
+  }
+  const auto root = static_cast<size_t>(o.root);
+  switch (o.kind) {
+    case Kind::kAllReduce:
+      reduce(at.data(), size_, at.data(), size_, count, o.type, o.op);
+      break;
+    case Kind::kReduce:
+      reduce(at.data(), size_, &at[root], 1, count, o.type, o.op);
+      break;
+    case Kind::kReduceScatter:
+      reduce(
+          at.data(),
+          size_,
+          &at[static_cast<size_t>(index)],
+          1,
+          count,
+          o.type,
+          o.op);
+      break;
+    case Kind::kGather:
+      if (index != o.root) {
+        std::memcpy(at[root], at[static_cast<size_t>(index)], count * element);
+      }
+      break;
+    case Kind::kAllGather:
+    case Kind::kBroadcast: {
+      const int from = o.kind == Kind::kBroadcast ? o.root : index;
+      for (int i = 0; i < size_; ++i) {
+        if (i != from) {
+          std::memcpy(
+              at[static_cast<size_t>(i)],
+              at[static_cast<size_t>(from)],
+              count * element);
+        }
+      }
+      break;
+    }
+    case Kind::kBarrier:
+      break;
+  }
+}
+
+void SharedGroup::retire(Pending& p) {
+  if (p.staged) {
+    stage_out(p);
+  }
+  completed_ = p.number;
+}
+
+void SharedGroup::finish_oldest(Duration extra) {
+  Pending& p = pending(completed_ + 1);
+  const int spins = options_.spin ? kQuickSpins : 1;
+  for (int i = 0; i < spins; ++i) {
+    if (step(p, !options_.spin)) {
+      retire(p);
+      return;
+    }
+    pause_briefly();
+  }
+  finish_slowly(p, extra);
+}
+
+void SharedGroup::finish_slowly(Pending& p, Duration extra) {
+  const uint64_t start = ticks();
+  const os::Deadline deadline = os::Deadline::after(options_.timeout + extra);
+  uint64_t arrived = 0;
+  for (;;) {
+    if (failed()) {
+      throw_failure();
+    }
+    bool steal = !options_.spin;
+    if (!steal && p.stage == Stage::kFinishing && !p.stolen) {
+      // The others had as long as we needed, and a little more: they are not
+      // running, or much slower.
+      const uint64_t now = ticks();
+      if (arrived == 0) {
+        arrived = now;
+      }
+      const double bytes = static_cast<double>(p.operation.bytes(size_));
+      const double patience = kStealSeconds + bytes / kSlowBytesPerSecond;
+      steal = static_cast<double>(now - arrived) * tick_ > patience;
+    }
+    if (step(p, steal)) {
+      retire(p);
+      return;
+    }
+    if (p.stage == Stage::kArriving &&
+        left_[static_cast<size_t>(p.scan)].load() &&
+        arrival(p.scan, p.number).number.load() < p.number) {
+      const int rank = options_.ranks[static_cast<size_t>(p.scan)];
+      fail(
+          {fmt::format(
+               "{} (operation {}): rank {} has left the group",
+               describe(p.operation),
+               p.number,
+               rank),
+           {rank}});
+    }
+    if (options_.spin && ticks() - start < spin_ticks_) {
+      pause_briefly();
+      continue;
+    }
+    if (deadline.passed()) {
+      fail_missing(p, options_.timeout + extra);
+    }
+    sleep(p, deadline.left());
+  }
+}
+
+void SharedGroup::sleep(Pending& p, Duration most) {
+  control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t event = control_->event.load(std::memory_order_seq_cst);
+  // A last look, now that wakers see us. Also done when it fails: the count
+  // must not stay.
+  bool ready = true;
+  try {
+    ready = failed() || step(p, !options_.spin);
+  } catch (...) {
+    control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    throw;
+  }
+  if (!ready) {
+    futex_wait(
+        control_->event,
+        event,
+        std::min<Duration>(most, std::chrono::milliseconds(500)));
+  }
+  control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void SharedGroup::wake() const {
+  control_->event.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(control_->event);
+}
+
+void SharedGroup::make_room() {
+  while (launched_ - completed_ >= kRing) {
+    finish_oldest({});
+  }
+}
+
+Timing SharedGroup::run(const Operation& operation) {
+  make_room();
+  const uint64_t number = publish(operation, nullptr, idle());
+  while (completed_ < number) {
+    finish_oldest({});
+  }
+  const Pending& p = pending(number);
+  const uint64_t end = ticks();
+  const uint64_t wait = p.last > p.arrived ? p.last - p.arrived : 0;
+  const uint64_t total = end - p.arrived;
+  return {
+      static_cast<double>(std::min(wait, total)) * tick_,
+      static_cast<double>(total - std::min(wait, total)) * tick_};
+}
+
+uint64_t SharedGroup::launch(const Operation& operation, Timing* sink) {
+  make_room();
+  const uint64_t number = publish(operation, sink, false);
+  progress();
+  return number;
+}
+
+void SharedGroup::progress() {
+  if (failed()) {
+    return;  // the wait that follows says why
+  }
+  while (!idle()) {
+    Pending& p = pending(completed_ + 1);
+    const uint64_t start = ticks();
+    const bool complete = step(p, false);
+    if (complete) {
+      retire(p);
+    }
+    if (p.sink != nullptr) {
+      p.sink->busy += static_cast<double>(ticks() - start) * tick_;
+    }
+    if (!complete) {
+      return;
+    }
+  }
+}
+
+void SharedGroup::drain() {
+  while (!idle()) {
+    finish_oldest({});
+  }
+}
+
+Timing SharedGroup::wait(uint64_t number, Duration extra) {
+  if (completed_ >= number) {
+    return {};
+  }
+  const uint64_t start = ticks();
+  while (completed_ < number) {
+    finish_oldest(extra);
+  }
+  const Pending& p = pending(number);
+  const uint64_t end = ticks();
+  const uint64_t wait =
+      std::min(p.last > start ? p.last - start : 0, end - start);
+  return {
+      static_cast<double>(wait) * tick_,
+      static_cast<double>(end - start - wait) * tick_};
+}
+
+bool SharedGroup::done(uint64_t number) {
+  if (completed_ < number) {
+    progress();
+  }
+  return completed_ >= number || failed();
+}
+
+bool SharedGroup::failed() const {
+  return control_->failed.load(std::memory_order_relaxed) != 0;
+}
+
+void SharedGroup::abort(const Failure& failure) {
+  uint32_t none = 0;
+  if (control_->failed.compare_exchange_strong(none, 1)) {
+    const size_t size = std::min(failure.reason.size(), kMaxReason);
+    std::memcpy(control_->reason, failure.reason.data(), size);
+    control_->reason_size = static_cast<uint32_t>(size);
+    const size_t num = std::min<size_t>(failure.ranks.size(), kMaxFailedRanks);
+    std::copy_n(failure.ranks.begin(), num, control_->ranks);
+    control_->num_ranks = static_cast<int32_t>(num);
+    control_->failed.store(2, std::memory_order_release);
+  }
+  wake();
+}
+
+void SharedGroup::mark_left(int index) {
+  left_[static_cast<size_t>(index)].store(true);
+  wake();
+}
+
+std::optional<Failure> SharedGroup::failure() const {
+  uint32_t state = control_->failed.load(std::memory_order_acquire);
+  if (state == 0) {
+    return std::nullopt;
+  }
+  // The writer may have been killed between the two stores.
+  for (int i = 0; state != 2 && i < 50; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    state = control_->failed.load(std::memory_order_acquire);
+  }
+  if (state != 2) {
+    return Failure{"the group was aborted", {}};
+  }
+  return Failure{
+      std::string(control_->reason, control_->reason_size),
+      std::vector<int>(control_->ranks, control_->ranks + control_->num_ranks)};
+}
+
+void SharedGroup::throw_failure() const {
+  const Failure why = failure().value_or(Failure{});
+  throw CollectiveError(why.reason, why.ranks);
+}
+
+void SharedGroup::fail(const Failure& failure) {
+  abort(failure);
+  if (options_.on_failure) {
+    options_.on_failure(failure);
+  }
+  throw_failure();
+}
+
+void SharedGroup::fail_mismatch(const Pending& p, int index) {
+  const Arrival& a = arrival(index, p.number);
+  fail(
+      {fmt::format(
+           "ranks disagree on operation {}: rank {} called {}, rank {} "
+           "called {}",
+           p.number,
+           options_.ranks[static_cast<size_t>(index_)],
+           describe(p.operation),
+           options_.ranks[static_cast<size_t>(index)],
+           describe(a.signature, a.count)),
+       {}});
+}
+
+void SharedGroup::fail_missing(const Pending& p, Duration waited) {
+  std::vector<int> missing;
+  const bool arriving = p.stage == Stage::kArriving;
+  for (int i = 0; i < size_; ++i) {
+    const bool there = arriving ? arrival(i, p.number).number.load() >= p.number
+                                : slice_done(p, i);
+    if (!there) {
+      missing.push_back(options_.ranks[static_cast<size_t>(i)]);
+    }
+  }
+  fail(
+      {fmt::format(
+           "{} (operation {}): {} {} after {}",
+           describe(p.operation),
+           p.number,
+           name_ranks(missing),
+           arriving ? "did not arrive" : "did not finish",
+           format_duration(waited)),
+       missing});
+}
+
+}  // namespace lockstep::collective
