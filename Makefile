@@ -1,0 +1,56 @@
+# What people type. Everything is set up on the way; see README.md.
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+BUILD := build
+ARGS ?=
+
+.PHONY: all build setup run test test-gpu sanitize bench bench-gpu soak \
+  install format clean
+
+all: build
+
+setup:
+	@scripts/setup.sh
+
+# Configures once; ninja itself re-runs CMake when a build file changes.
+$(BUILD)/build.ninja: | setup
+	@cmake --preset release >$(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
+	@mkdir -p $(BUILD) && mv $(BUILD).log $(BUILD)/configure.log
+
+build: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j$(JOBS) --quiet
+
+run: build
+	@scripts/run-demo.sh $(ARGS)
+
+test: build sanitize
+	@ctest --test-dir $(BUILD) -j$(JOBS) --output-on-failure $(ARGS)
+
+# Readers and unit tests without LibTorch under address, undefined and thread
+# sanitizers; fuzzers run for a bounded time.
+sanitize: setup
+	@scripts/sanitize.sh
+
+test-gpu:
+	@scripts/test-gpu.sh
+
+bench: build
+	@LOCKSTEP_BUILD=$(abspath $(BUILD)) .venv/bin/python3 bench/run.py $(ARGS)
+
+bench-gpu:
+	@scripts/test-gpu.sh --bench
+
+soak: build
+	@LOCKSTEP_SOAK=1 LOCKSTEP_BUILD=$(abspath $(BUILD)) \
+	  .venv/bin/python3 -m pytest -q -p no:cacheprovider tests/test_resume.py \
+	  tests/test_keeper.py $(ARGS)
+
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format:
+	@git ls-files '*.h' '*.cpp' | xargs .venv/bin/clang-format -i
+
+clean:
+	rm -rf build build-*

@@ -1,0 +1,72 @@
+// lockstep-train: parse, build, run, close.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/log.h"
+#include "lockstep/recipes/registry.h"
+#include "lockstep/recipes/session.h"
+
+namespace {
+
+using lockstep::Result;
+using lockstep::recipes::Command;
+
+constexpr int kBadInput = 2;
+
+Result<std::string> text_for(const Command& command) {
+  if (command.version) {
+    return "lockstep-train " + lockstep::version() + "\n";
+  }
+  if (command.list) {
+    return lockstep::recipes::list_text();
+  }
+  return command.recipe.empty()
+             ? Result<std::string>(lockstep::recipes::usage_text())
+             : lockstep::recipes::recipe_help(command.recipe);
+}
+
+Result<std::string> config_text(const Command& command) {
+  LOCKSTEP_ASSIGN(
+      const auto* entry, lockstep::recipes::find_recipe(command.recipe));
+  lockstep::config::Node base;
+  if (!command.config_file.empty()) {
+    LOCKSTEP_ASSIGN(base, lockstep::config::load_yaml(command.config_file));
+  }
+  LOCKSTEP_ASSIGN(
+      const auto node,
+      lockstep::config::resolve(
+          lockstep::recipes::make_groups(*entry),
+          std::move(base),
+          command.arguments));
+  LOCKSTEP_ASSIGN(const auto prepared, entry->prepare(node, 1));
+  return prepared.config;
+}
+
+int print(const Result<std::string>& text) {
+  if (!text) {
+    std::fprintf(stderr, "%s\n", text.error().to_string().c_str());
+    return kBadInput;
+  }
+  std::fputs(text->c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto command = lockstep::recipes::parse_command(words);
+  if (!command) {
+    std::fprintf(stderr, "%s\n", command.error().to_string().c_str());
+    return kBadInput;
+  }
+  if (command->help || command->list || command->version) {
+    return print(text_for(*command));
+  }
+  if (command->print_config) {
+    return print(config_text(*command));
+  }
+  return lockstep::recipes::run_session(*command);
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+// The trainer's command line: lockstep-train RECIPE [train|test] [--config F]
+// [--help | --print-config] [group=choice ...] [dotted.key=value ...].
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/result.h"
+
+namespace lockstep::recipes {
+
+struct Command {
+  bool help = false;
+  bool list = false;
+  bool version = false;
+  bool print_config = false;
+  std::string recipe;
+  std::string verb = "train";  // or test
+  std::string config_file;
+  std::vector<std::string> arguments;
+};
+
+Result<Command> parse_command(std::span<const std::string> words);
+
+std::string usage_text();
+std::string list_text();
+// Every key of a recipe with type, default and meaning, and its groups.
+Result<std::string> recipe_help(const std::string& recipe);
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,331 @@
+#include "lockstep/recipes/dcgan.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include "lockstep/recipes/setup.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/precision.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using train::AutocastGuard;
+
+constexpr int64_t kShown = 64;  // images in a grid
+
+// Binary cross-entropy of logits against all-ones or all-zeros.
+at::Tensor loss_real(const at::Tensor& logits) {
+  return at::softplus(-logits).mean();
+}
+at::Tensor loss_fake(const at::Tensor& logits) {
+  return at::softplus(logits).mean();
+}
+
+at::Tensor fixed_noise(int64_t count, int64_t nz, uint64_t seed) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::randn({count, nz, 1, 1}, generator);
+}
+
+// Restores train mode when left.
+class EvalGuard {
+ public:
+  explicit EvalGuard(torch::nn::Module& module) : module_(module) {
+    module_.eval();
+  }
+  ~EvalGuard() { module_.train(); }
+
+ private:
+  torch::nn::Module& module_;
+};
+
+class DcganRecipe : public train::Recipe {
+ public:
+  DcganRecipe(const DcganConfig& config, const train::Context& context)
+      : config_(config),
+        context_(context),
+        training_(open_split(config.data, config.trainer, true)),
+        held_out_(open_split(config.data, config.trainer, false)),
+        pair_(
+            {.image_size = config.data.image_size,
+             .channels = training_->channels(),
+             .nz = config.model.nz,
+             .ngf = config.model.ngf,
+             .ndf = config.model.ndf},
+            config.optim,
+            context),
+        loader_(training_, loader_options(config.data, context, *training_)) {}
+
+  std::string name() const override { return "dcgan"; }
+  data::Loader& loader() override { return loader_; }
+  std::vector<std::string> metrics() const override {
+    return {"loss_d", "loss_g", "d_x", "d_g_z1", "d_g_z2"};
+  }
+
+  std::map<std::string, std::string> facts() const override {
+    return {
+        {"data", config_.data.name},
+        {"batch_size", std::to_string(config_.data.batch_size)},
+        {"image_size", std::to_string(config_.data.image_size)},
+        {"lr", fmt::format("{}", config_.optim.lr)},
+        {"model",
+         fmt::format(
+             "nz={} ngf={} ndf={}",
+             config_.model.nz,
+             config_.model.ngf,
+             config_.model.ndf)}};
+  }
+
+  train::StepOutput step(const train::StepInput& input) override {
+    std::vector<DcganPair::Micro> micros;
+    for (const auto& batch : input.batches) {
+      micros.push_back(
+          {batch.images.to(context_.device, /*non_blocking=*/true),
+           at::randn({batch.size, config_.model.nz, 1, 1})
+               .to(context_.device, /*non_blocking=*/true),
+           input.weight(batch, context_.world())});
+    }
+    last_real_ = micros.front().real;
+    return pair_.step(
+        micros,
+        train::learning_rate(config_.optim, input.step, input.total_steps));
+  }
+
+  std::map<std::string, double> validate() override;
+  Best best() const override { return {"val_swd", true}; }
+  parallel::NamedTensors tensors() override { return pair_.tensors(); }
+  parallel::NamedTensors extra() override { return pair_.extra(); }
+  int64_t draw_every() const override { return config_.sample_every; }
+
+  std::vector<train::Picture> draw() override {
+    torch::NoGradGuard no_grad;
+    const auto fake = generate(kShown, 0);
+    std::vector<train::Picture> pictures = {{"fake", train::grid(fake)}};
+    if (last_real_.defined()) {
+      const int64_t count = std::min(kShown, last_real_.size(0));
+      pictures.push_back({"real", train::grid(last_real_.slice(0, 0, count))});
+    }
+    return pictures;
+  }
+
+ private:
+  // Always the same noise, so that pictures of different steps compare.
+  at::Tensor generate(int64_t count, int64_t stream) {
+    EvalGuard eval(pair_.generator());
+    const auto noise = fixed_noise(
+        count,
+        config_.model.nz,
+        static_cast<uint64_t>(config_.trainer.seed) +
+            1000003 * static_cast<uint64_t>(stream + 1));
+    AutocastGuard autocast(context_.device, config_.trainer.precision);
+    return pair_.generator()
+        .forward(noise.to(context_.device))
+        .to(at::kCPU, at::kFloat);
+  }
+
+  DcganConfig config_;
+  train::Context context_;
+  std::shared_ptr<data::Dataset> training_;
+  std::shared_ptr<data::Dataset> held_out_;
+  DcganPair pair_;
+  data::Loader loader_;
+  at::Tensor last_real_;
+};
+
+std::map<std::string, double> DcganRecipe::validate() {
+  const int64_t count = std::min(
+      config_.validation_samples / context_.world(),
+      held_out_->size() / context_.world());
+  if (count < 2) {
+    return {};
+  }
+  torch::NoGradGuard no_grad;
+  parallel::broadcast(pair_.tensors(), *context_.group);  // rank 0's statistics
+  auto options = loader_options(config_.data, context_, *held_out_);
+  options.batch_size = count;
+  options.shuffle = false;
+  options.workers = 0;
+  data::Loader loader(held_out_, options);
+  loader.start(0);
+  const auto real = loader.next()->images;
+  const auto fake = generate(count, 1 + context_.rank());
+  double distance = sliced_wasserstein(real.contiguous(), fake.contiguous()) /
+                    context_.world();
+  context_.group->all_reduce(
+      &distance, 1, collective::DataType::kFloat64, collective::ReduceOp::kSum);
+  return {{"val_swd", distance}};
+}
+
+}  // namespace
+
+DcganConfig::DcganConfig() {
+  trainer.max_epochs = 25;
+  data.batch_size = 32;
+  data.image_size = 64;
+  optim.beta1 = .5;
+  optim.lr = 2e-4;
+}
+
+void DcganConfig::Model::bind(config::Binder& b) {
+  b.field("nz", nz, "length of the noise", config::at_least(1));
+  b.field("ngf", ngf, "width of the generator", config::at_least(1));
+  b.field("ndf", ndf, "width of the discriminator", config::at_least(1));
+}
+
+void DcganConfig::bind(config::Binder& b) {
+  b.group("trainer", trainer, "the loop");
+  b.group("data", data, "what is learned");
+  b.group("optim", optim, "the optimiser of both networks");
+  b.group("model", model, "the networks");
+  b.field(
+      "sample_every",
+      sample_every,
+      "steps between picture grids; 0: none",
+      config::at_least(0));
+  b.field(
+      "validation_samples",
+      validation_samples,
+      "held-out images that val_swd compares with",
+      config::at_least(0));
+  b.field("out", out, "run directory; default: runs/<id>");
+  b.field("checkpoint", checkpoint, "file for the verb 'test'");
+}
+
+DcganPair::DcganPair(
+    const models::DcganOptions& options,
+    const train::OptimConfig& optim,
+    const train::Context& context)
+    : context_(context) {
+  at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
+  generator_ = std::make_shared<models::DcganGenerator>(options);
+  discriminator_ = std::make_shared<models::DcganDiscriminator>(options);
+  place(*generator_, context);
+  place(*discriminator_, context);
+  const auto make = [&](torch::nn::Module& module,
+                        std::unique_ptr<parallel::Ddp>& ddp,
+                        std::unique_ptr<train::Optimizer>& optimizer) {
+    auto parameters = train::named_parameters(module);
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : parameters) {
+      names.push_back(name);
+    }
+    ddp = std::make_unique<parallel::Ddp>(parameters, *context_.group);
+    optimizer =
+        std::make_unique<train::Optimizer>(optim, names, ddp->parameters());
+  };
+  make(*generator_, generator_ddp_, generator_optimizer_);
+  make(*discriminator_, discriminator_ddp_, discriminator_optimizer_);
+}
+
+train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
+  const auto& precision = context_.trainer.precision;
+  at::Tensor metrics = at::zeros({5}, at::kDouble);
+  const double share = 1. / static_cast<double>(micros.size());
+  std::vector<at::Tensor> fakes;
+
+  discriminator_ddp_->begin();
+  for (size_t i = 0; i < micros.size(); ++i) {
+    const auto& micro = micros[i];
+    at::Tensor on_real;
+    at::Tensor on_fake;
+    {
+      AutocastGuard autocast(context_.device, precision);
+      fakes.push_back(generator_->forward(micro.noise));
+      on_real = discriminator_->forward(micro.real).to(at::kFloat);
+      on_fake = discriminator_->forward(fakes[i].detach()).to(at::kFloat);
+    }
+    const auto loss = loss_real(on_real) + loss_fake(on_fake);
+    if (i + 1 < micros.size()) {
+      discriminator_ddp_->hold();
+    } else {
+      discriminator_ddp_->release();
+    }
+    (loss * (micro.weight)).backward();
+    metrics[0] += loss.item<double>() * share;
+    metrics[2] += at::sigmoid(on_real.detach()).mean().item<double>() * share;
+    metrics[3] += at::sigmoid(on_fake.detach()).mean().item<double>() * share;
+  }
+  auto timing = discriminator_ddp_->finish();
+  discriminator_optimizer_->step(discriminator_ddp_->gradients(), lr);
+
+  // G's step needs gradients through D, not of D.
+  for (auto& parameter : discriminator_->parameters()) {
+    parameter.requires_grad_(false);
+  }
+  generator_ddp_->begin();
+  for (size_t i = 0; i < micros.size(); ++i) {
+    at::Tensor on_fake;
+    {
+      AutocastGuard autocast(context_.device, precision);
+      on_fake = discriminator_->forward(fakes[i]).to(at::kFloat);
+    }
+    const auto loss = loss_real(on_fake);
+    if (i + 1 < micros.size()) {
+      generator_ddp_->hold();
+    } else {
+      generator_ddp_->release();
+    }
+    (loss * micros[i].weight).backward();
+    metrics[1] += loss.item<double>() * share;
+    metrics[4] += at::sigmoid(on_fake.detach()).mean().item<double>() * share;
+  }
+  for (auto& parameter : discriminator_->parameters()) {
+    parameter.requires_grad_(true);
+  }
+  const auto more = generator_ddp_->finish();
+  generator_optimizer_->step(generator_ddp_->gradients(), lr);
+  timing.wait += more.wait;
+  timing.busy += more.busy;
+  return {metrics, timing};
+}
+
+parallel::NamedTensors DcganPair::tensors() const {
+  return join(
+      train::named_state(*generator_, "generator."),
+      train::named_state(*discriminator_, "discriminator."));
+}
+
+parallel::NamedTensors DcganPair::extra() const {
+  return join(
+      prefixed(generator_optimizer_->state(), "optim.generator."),
+      prefixed(discriminator_optimizer_->state(), "optim.discriminator."));
+}
+
+double sliced_wasserstein(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    int64_t projections) {
+  const auto flat_a = a.flatten(1).to(at::kFloat);
+  const auto flat_b = b.flatten(1).to(at::kFloat);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
+  auto directions = at::randn({flat_a.size(1), projections}, generator);
+  directions = directions / directions.norm(2, 0, true);
+  const auto sorted_a = std::get<0>(at::sort(at::mm(flat_a, directions), 0));
+  const auto sorted_b = std::get<0>(at::sort(at::mm(flat_b, directions), 0));
+  return (sorted_a - sorted_b).abs().mean().item<double>();
+}
+
+Entry dcgan_entry() {
+  Entry entry;
+  entry.name = "dcgan";
+  entry.summary = "generative adversarial network on images";
+  entry.add_groups = [](config::Groups& groups) {
+    groups.add(
+        "experiment",
+        "small",
+        "data: {name: fashion_mnist, image_size: 32, batch_size: 32}\n"
+        "model: {ngf: 32, ndf: 32}\n"
+        "trainer: {precision: bf16}\n");
+  };
+  entry.prepare = [](const config::Node& node, int world_size) {
+    return prepare_recipe<DcganConfig, DcganRecipe>(
+        node, world_size, [](const DcganConfig& config) {
+          models::check_options({.image_size = config.data.image_size});
+        });
+  };
+  entry.describe = [] { return config::describe<DcganConfig>(); };
+  return entry;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,76 @@
+#pragma once
+
+// DCGAN on images: D learns to tell real from generated, G to fool it. One
+// update of each a step; D's gradients are reduced once, and its weight
+// gradients are not computed in G's step. Validation is the sliced Wasserstein
+// distance between generated and held-out images (smaller is better).
+
+#include "lockstep/models/dcgan.h"
+#include "lockstep/recipes/registry.h"
+#include "lockstep/train/optimizer.h"
+
+namespace lockstep::recipes {
+
+struct DcganConfig {
+  struct Model {
+    int64_t nz = 100;
+    int64_t ngf = 64;
+    int64_t ndf = 64;
+    void bind(config::Binder& b);
+  };
+  train::TrainerConfig trainer;
+  train::DataConfig data;
+  train::OptimConfig optim;
+  Model model;
+  int64_t sample_every = 100;
+  int64_t validation_samples = 256;
+  std::string out;
+  std::string checkpoint;
+  DcganConfig();
+  void bind(config::Binder& b);
+};
+
+// The two networks with their gradients and optimisers: everything a step
+// needs except data and noise, so that tests can give both.
+class DcganPair {
+ public:
+  DcganPair(
+      const models::DcganOptions& options,
+      const train::OptimConfig& optim,
+      const train::Context& context);
+
+  struct Micro {
+    at::Tensor real;
+    at::Tensor noise;
+    double weight = 1;  // share of the global batch
+  };
+  // One update of D, one of G. Metrics: loss_d, loss_g, d_x, d_g_z1, d_g_z2.
+  train::StepOutput step(const std::vector<Micro>& micros, double lr);
+
+  models::DcganGenerator& generator() { return *generator_; }
+  models::DcganDiscriminator& discriminator() { return *discriminator_; }
+  parallel::Ddp& generator_ddp() { return *generator_ddp_; }
+  parallel::Ddp& discriminator_ddp() { return *discriminator_ddp_; }
+  parallel::NamedTensors tensors() const;
+  parallel::NamedTensors extra() const;
+
+ private:
+  train::Context context_;
+  std::shared_ptr<models::DcganGenerator> generator_;
+  std::shared_ptr<models::DcganDiscriminator> discriminator_;
+  std::unique_ptr<parallel::Ddp> generator_ddp_;
+  std::unique_ptr<parallel::Ddp> discriminator_ddp_;
+  std::unique_ptr<train::Optimizer> generator_optimizer_;
+  std::unique_ptr<train::Optimizer> discriminator_optimizer_;
+};
+
+// Mean distance between sorted projections of two equally many images on
+// `projections` fixed random directions.
+double sliced_wasserstein(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    int64_t projections = 64);
+
+Entry dcgan_entry();
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,43 @@
+#pragma once
+
+// The recipes by name. A recipe is prepared from an untyped configuration
+// (checked, completed, printable) and then built for a group of ranks.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/result.h"
+#include "lockstep/config/binder.h"
+#include "lockstep/config/groups.h"
+#include "lockstep/train/recipe.h"
+
+namespace lockstep::recipes {
+
+struct Prepared {
+  std::string config;  // resolved, as YAML
+  train::TrainerConfig trainer;
+  std::string out;         // empty: a new folder under runs/
+  std::string checkpoint;  // for `test`
+  std::function<std::unique_ptr<train::Recipe>(const train::Context&)> build;
+};
+
+struct Entry {
+  std::string name;
+  std::string summary;
+  // Adds the recipe's own experiments.
+  std::function<void(config::Groups&)> add_groups;
+  std::function<Result<Prepared>(const config::Node&, int world_size)> prepare;
+  std::function<std::vector<config::FieldDoc>()> describe;
+};
+
+const std::vector<Entry>& all_recipes();
+// The error lists the nearest or all names.
+Result<const Entry*> find_recipe(const std::string& name);
+
+// data=..., trainer=..., experiment=... as every recipe has them, and
+// `entry`'s.
+config::Groups make_groups(const Entry& entry);
+
+}  // namespace lockstep::recipes

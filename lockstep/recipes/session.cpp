@@ -1,0 +1,285 @@
+#include "lockstep/recipes/session.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "lockstep/base/log.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/os/host.h"
+#include "lockstep/os/process.h"
+#include "lockstep/recipes/registry.h"
+#include "lockstep/record/event_log.h"
+#include "lockstep/train/closing.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/group.h"
+#include "lockstep/train/loop.h"
+#include "lockstep/train/monitor.h"
+#include "lockstep/train/precision.h"
+#include "lockstep/train/stop_signal.h"
+
+namespace lockstep::recipes {
+namespace {
+
+using train::kBadInput;
+using train::kFailed;
+using train::TrainError;
+
+constexpr auto kResourcePeriod = std::chrono::seconds(2);
+
+template <class T>
+T input_or_throw(Result<T> result) {
+  if (!result) {
+    throw TrainError(kBadInput, result.error().to_string());
+  }
+  return std::move(*result);
+}
+
+// When the process began, from the kernel: start-up is part of what is told.
+double process_start() {
+  std::ifstream stat("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  const double now = os::real_clock().unix_seconds();
+  double uptime = 0;
+  std::ifstream("/proc/uptime") >> uptime;
+  // Field 22, counted after the name in parentheses, which may hold spaces.
+  const auto after_name = text.rfind(')');
+  if (after_name == std::string::npos || uptime <= 0) {
+    return now;
+  }
+  long long ticks = 0;
+  size_t at = after_name + 2;
+  for (int field = 3; field < 22 && at != std::string::npos; ++field) {
+    at = text.find(' ', at);
+    at = at == std::string::npos ? at : at + 1;
+  }
+  if (at != std::string::npos) {
+    ticks = std::strtoll(text.c_str() + at, nullptr, 10);
+  }
+  const double age = uptime - static_cast<double>(ticks) /
+                                  static_cast<double>(sysconf(_SC_CLK_TCK));
+  return now - std::max(0., age);
+}
+
+c10::Device choose_device(
+    const std::string& wanted,
+    const train::RankEnvironment& environment) {
+  const bool there = torch::cuda::is_available();
+  if (wanted == "cuda" && !there) {
+    throw TrainError(
+        kBadInput,
+        "trainer.device=cuda, but no GPU is usable here; trainer.device=cpu "
+        "or a CUDA build of LibTorch with a driver");
+  }
+  if (wanted == "cpu" || !there) {
+    return at::kCPU;
+  }
+  const auto count = static_cast<int>(torch::cuda::device_count());
+  return c10::Device(
+      at::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank % count));
+}
+
+void set_threads(const train::RankEnvironment& environment) {
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    at::set_num_threads(
+        std::max(
+            1,
+            os::host_facts().cores /
+                std::max(1, environment.local_world_size)));
+  }
+}
+
+Prepared prepare(const Command& command, int world_size) {
+  const Entry* entry = input_or_throw(find_recipe(command.recipe));
+  config::Node base;
+  if (!command.config_file.empty()) {
+    base = input_or_throw(config::load_yaml(command.config_file));
+  }
+  const auto node = input_or_throw(
+      config::resolve(make_groups(*entry), std::move(base), command.arguments));
+  return input_or_throw(entry->prepare(node, world_size));
+}
+
+// Rank 0 makes or opens the folder; the others follow.
+record::RunDirectory open_run(
+    const Prepared& prepared,
+    const std::string& recipe,
+    const train::RankEnvironment& environment,
+    collective::Communicator& group) {
+  if (!environment.run_dir.empty() && prepared.out.empty()) {
+    return input_or_throw(record::RunDirectory::open(environment.run_dir));
+  }
+  std::string path;
+  std::string failure;
+  if (group.rank() == 0) {
+    auto made = prepared.out.empty()
+                    ? record::RunDirectory::create("runs", recipe)
+                    : record::RunDirectory::open(prepared.out);
+    if (made) {
+      path = made->path().string();
+    } else {
+      failure = made.error().to_string();
+    }
+  }
+  failure = train::broadcast_text(failure, group);
+  if (!failure.empty()) {
+    throw TrainError(kBadInput, failure);
+  }
+  return input_or_throw(
+      record::RunDirectory::open(train::broadcast_text(path, group)));
+}
+
+struct Sitting {
+  train::RankEnvironment environment;
+  double started = 0;
+  std::unique_ptr<record::EventWriter> events;
+};
+
+int test_checkpoint(
+    const Prepared& prepared,
+    train::Recipe& recipe,
+    const Sitting& sitting) {
+  if (prepared.checkpoint.empty()) {
+    throw TrainError(
+        kBadInput,
+        "'test' needs checkpoint=FILE, e.g. "
+        "checkpoint=runs/<id>/checkpoints/best.safetensors");
+  }
+  train::load_checkpoint(
+      prepared.checkpoint,
+      {recipe.name(), prepared.config, recipe.tensors(), {}},
+      /*weights_only=*/true);
+  const auto values = recipe.validate();
+  if (sitting.environment.rank == 0) {
+    for (const auto& [name, value] : values) {
+      std::printf("%s %.6g\n", name.c_str(), value);
+    }
+  }
+  return 0;
+}
+
+void print_result(
+    const train::LoopResult& result,
+    const record::RunDirectory& run) {
+  std::printf(
+      "done: %lld steps, %.1f samples/s",
+      static_cast<long long>(result.steps),
+      result.samples_per_second);
+  for (const auto& [name, value] : result.metrics) {
+    std::printf(", %s %.4g", name.c_str(), value);
+  }
+  std::printf("\nrun directory: %s\n", run.path().c_str());
+}
+
+int train_recipe(const Command& command, Sitting& sitting) {
+  auto& environment = sitting.environment;
+  environment = input_or_throw(train::read_rank_environment(os::environment()));
+  init_log({.rank = environment.world_size > 1 ? environment.rank : -1});
+  const Prepared prepared = prepare(command, environment.world_size);
+  const auto device = choose_device(prepared.trainer.device, environment);
+  set_threads(environment);
+  train::install_stop_signals();
+  train::apply_precision(device, prepared.trainer.precision);
+
+  train::Group group(
+      environment, prepared.trainer.collective, prepared.trainer.timeout);
+  train::Context context{&group.communicator(), device, prepared.trainer};
+  if (command.verb == "test") {
+    const auto recipe = prepared.build(context);
+    return test_checkpoint(prepared, *recipe, sitting);
+  }
+  const auto run =
+      open_run(prepared, command.recipe, environment, group.communicator());
+  const std::string events_path =
+      environment.events.empty() ? run.rank_events(environment.rank).string()
+                                 : environment.events;
+  sitting.events = input_or_throw(
+      record::EventWriter::open(
+          os::real_files(),
+          events_path,
+          environment.rank,
+          os::host_facts().hostname));
+  train::LoopResult result;
+  {
+    const auto recipe = prepared.build(context);
+    if (environment.rank == 0 && environment.launcher != "lockstep") {
+      input_or_throw(
+          os::real_files().write_atomic(
+              run.job(), "recipe: " + command.recipe + "\n" + prepared.config));
+    }
+    train::LoopOptions options;
+    options.environment = environment;
+    options.config = prepared.config;
+    options.events = sitting.events.get();
+    options.run = &run;
+    options.started = sitting.started;
+    options.checkpoint_dir = !prepared.trainer.checkpoint_dir.empty()
+                                 ? prepared.trainer.checkpoint_dir
+                             : !environment.checkpoints.empty()
+                                 ? environment.checkpoints
+                                 : run.checkpoints().string();
+    input_or_throw(os::real_files().make_directories(options.checkpoint_dir));
+    const train::Monitor monitor(
+        *sitting.events,
+        kResourcePeriod,
+        device.is_cuda() ? device.index() : -1);
+    result = train::run_loop(*recipe, context, options);
+  }
+  const int code = result.stopped ? 128 + train::stop_signal() : 0;
+  sitting.events->write(
+      wire::Exit{
+          result.stopped && train::stop_signal() == 0 ? 143 : code,
+          0,
+          result.stopped ? "stopped after a checkpoint" : ""});
+  sitting.events->flush();
+  if (environment.launcher != "lockstep") {
+    group.communicator().barrier();  // everybody's events are on disk
+    if (environment.rank == 0) {
+      train::close_run(run, command.recipe, command.arguments);
+    }
+  }
+  if (environment.rank == 0) {
+    print_result(result, run);
+  }
+  // A rank that stopped because another was asked to.
+  return result.stopped && train::stop_signal() == 0 ? 143 : code;
+}
+
+}  // namespace
+
+int run_session(const Command& command) {
+  Sitting sitting;
+  sitting.started = process_start();
+  int code = kFailed;
+  std::string reason;
+  try {
+    return train_recipe(command, sitting);
+  } catch (const TrainError& failure) {
+    code = failure.exit_code();
+    reason = failure.what();
+  } catch (const data::DataError& failure) {
+    code = kBadInput;
+    reason = failure.what();
+  } catch (const collective::CollectiveError& failure) {
+    code = train::kLost;
+    reason = failure.what();
+  } catch (const c10::Error& failure) {
+    reason = failure.what_without_backtrace();
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  log_error(reason);
+  if (sitting.events) {
+    sitting.events->write(wire::Exit{code, 0, reason});
+    sitting.events->flush();
+  }
+  return code;
+}
+
+}  // namespace lockstep::recipes

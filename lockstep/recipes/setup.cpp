@@ -1,0 +1,81 @@
+#include "lockstep/recipes/setup.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/train/error.h"
+
+namespace lockstep::recipes {
+
+std::shared_ptr<data::Dataset> open_split(
+    const train::DataConfig& config,
+    const train::TrainerConfig& trainer,
+    bool training) {
+  data::DatasetOptions options;
+  options.name = config.name;
+  options.root = config.root;
+  options.train = training;
+  options.limit = config.limit;
+  options.length = config.length;
+  options.image_size = static_cast<int>(config.image_size);
+  options.channels = static_cast<int>(config.channels);
+  options.num_classes = static_cast<int>(config.classes);
+  options.seed = static_cast<uint64_t>(trainer.seed);
+  return data::open_dataset(options);
+}
+
+data::LoaderOptions loader_options(
+    const train::DataConfig& config,
+    const train::Context& context,
+    const data::Dataset& dataset) {
+  const int64_t world = context.world();
+  const int64_t shard = (dataset.size() + world - 1) / world;
+  if (config.batch_size > shard) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "data.batch_size={} is larger than a rank's shard of {} samples "
+            "({} samples on {} ranks)",
+            config.batch_size,
+            shard,
+            dataset.size(),
+            world));
+  }
+  data::LoaderOptions options;
+  options.batch_size = config.batch_size;
+  options.image_size = static_cast<int>(config.image_size);
+  options.workers = static_cast<int>(config.workers);
+  options.seed = static_cast<uint64_t>(context.trainer.seed);
+  options.rank = context.rank();
+  options.world = context.world();
+  options.pinned = context.device.is_cuda();
+  return options;
+}
+
+void place(torch::nn::Module& module, const train::Context& context) {
+  torch::NoGradGuard no_grad;
+  module.to(context.device);
+  for (auto& parameter : module.parameters()) {
+    if (parameter.dim() == 4) {
+      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+  }
+}
+
+parallel::NamedTensors prefixed(
+    const parallel::NamedTensors& tensors,
+    const std::string& prefix) {
+  parallel::NamedTensors result;
+  for (const auto& [name, tensor] : tensors) {
+    result.emplace_back(prefix + name, tensor);
+  }
+  return result;
+}
+
+parallel::NamedTensors join(
+    parallel::NamedTensors a,
+    const parallel::NamedTensors& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,61 @@
+#pragma once
+
+// What recipes share when they are set up: data sets and loaders from the
+// config, placing a model on its device, joining lists of tensors.
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/recipes/registry.h"
+#include "lockstep/train/recipe.h"
+
+namespace lockstep::recipes {
+
+// The official training or test split; throws with what to do.
+std::shared_ptr<data::Dataset> open_split(
+    const train::DataConfig& config,
+    const train::TrainerConfig& trainer,
+    bool training);
+
+// Sharded for this rank; throws when the batch is larger than the shard.
+data::LoaderOptions loader_options(
+    const train::DataConfig& config,
+    const train::Context& context,
+    const data::Dataset& dataset);
+
+// To the device; images and convolution weights in channels_last.
+void place(torch::nn::Module& module, const train::Context& context);
+
+parallel::NamedTensors prefixed(
+    const parallel::NamedTensors& tensors,
+    const std::string& prefix);
+parallel::NamedTensors join(
+    parallel::NamedTensors a,
+    const parallel::NamedTensors& b);
+
+// Reads and checks a recipe's config; `check` throws std::invalid_argument.
+template <class Config, class Recipe, class Check>
+Result<Prepared>
+prepare_recipe(const config::Node& node, int world_size, Check check) {
+  LOCKSTEP_ASSIGN(auto config, config::read<Config>(node));
+  LOCKSTEP_TRY(
+      train::check_and_complete(config.trainer, config.data, world_size));
+  try {
+    check(config);
+  } catch (const std::invalid_argument& failure) {
+    return Error(ErrorCode::kInvalidInput, failure.what());
+  }
+  Prepared prepared;
+  prepared.config = config::print_yaml(config::describe(config));
+  prepared.trainer = config.trainer;
+  prepared.out = config.out;
+  prepared.checkpoint = config.checkpoint;
+  prepared.build = [config](const train::Context& context) {
+    return std::make_unique<Recipe>(config, context);
+  };
+  return prepared;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,123 @@
+#include "lockstep/train/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <fstream>
+
+#include "lockstep/train/error.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ckpt-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path path() const { return folder_ / "last.safetensors"; }
+
+  static CheckpointState make(double value) {
+    return {
+        "demo",
+        "a: 1\n",
+        {{"w",
+          at::full({2, 3, 4, 5}, value)
+              .contiguous(at::MemoryFormat::ChannelsLast)},
+         {"count", at::full({}, 7, at::kLong)}},
+        {{"optim.w", at::full({4}, value, at::kBFloat16)}}};
+  }
+
+  std::string refusal(const CheckpointState& state) {
+    try {
+      load_checkpoint(path(), state);
+    } catch (const TrainError& failure) {
+      EXPECT_EQ(failure.exit_code(), kBadInput);
+      return failure.what();
+    }
+    return "";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CheckpointFile, BringsBackTheWholeState) {
+  auto saved = make(0);
+  saved.tensors[0].second.copy_(at::arange(120).view({2, 3, 4, 5}));
+  save_checkpoint(path(), saved, {12, 3, 640, .25, 9.5});
+  auto loaded = make(1);
+  const auto progress = load_checkpoint(path(), loaded);
+  EXPECT_EQ(progress.step, 12);
+  EXPECT_EQ(progress.epoch, 3);
+  EXPECT_EQ(progress.samples_in_epoch, 640);
+  EXPECT_EQ(progress.best, .25);
+  EXPECT_EQ(progress.seconds, 9.5);
+  EXPECT_TRUE(loaded.tensors[0].second.equal(saved.tensors[0].second));
+  EXPECT_TRUE(loaded.extra[0].second.equal(saved.extra[0].second));
+}
+
+TEST_F(CheckpointFile, RefusesWhatDoesNotFitAndSaysWhy) {
+  save_checkpoint(path(), make(0), {});
+  auto other_shape = make(0);
+  other_shape.tensors[0].second = at::zeros({2, 2});
+  EXPECT_NE(refusal(other_shape).find("'w'"), std::string::npos);
+  auto more = make(0);
+  more.tensors.emplace_back("new", at::zeros({1}));
+  EXPECT_NE(refusal(more).find("lacks tensor 'new'"), std::string::npos);
+  auto fewer = make(0);
+  fewer.tensors.pop_back();
+  EXPECT_NE(refusal(fewer).find("'count'"), std::string::npos);
+  auto other_recipe = make(0);
+  other_recipe.recipe = "other";
+  EXPECT_NE(refusal(other_recipe).find("recipe 'demo'"), std::string::npos);
+}
+
+TEST_F(CheckpointFile, NamesATruncatedFileAndTouchesNothing) {
+  save_checkpoint(path(), make(5), {});
+  fs::resize_file(path(), fs::file_size(path()) - 7);
+  auto state = make(1);
+  EXPECT_NE(refusal(state).find(path().string()), std::string::npos);
+  EXPECT_EQ(state.tensors[0].second.sum().item<float>(), 120);
+}
+
+TEST_F(CheckpointFile, TheOldOneSurvivesAFailedWrite) {
+  save_checkpoint(path(), make(5), {1});
+  // A folder where the temporary file would be written cannot be had.
+  const auto elsewhere = folder_ / "gone" / "last.safetensors";
+  EXPECT_THROW(save_checkpoint(elsewhere, make(6), {2}), TrainError);
+  auto state = make(0);
+  EXPECT_EQ(load_checkpoint(path(), state).step, 1);
+}
+
+TEST_F(CheckpointFile, ALinkKeepsItsContentWhenTheFirstIsReplaced) {
+  const auto best = folder_ / "best.safetensors";
+  save_checkpoint(path(), make(5), {1});
+  link_checkpoint(path(), best);
+  save_checkpoint(path(), make(6), {2});
+  auto state = make(0);
+  EXPECT_EQ(load_checkpoint(best, state).step, 1);
+  link_checkpoint(path(), best);
+  EXPECT_EQ(load_checkpoint(best, state).step, 2);
+}
+
+TEST_F(CheckpointFile, WeightsLoadWithAnotherHead) {
+  save_checkpoint(
+      path(),
+      {"demo", "", {{"body", at::ones({2})}, {"head.w", at::ones({3})}}, {}},
+      {});
+  parallel::NamedTensors model = {
+      {"body", at::zeros({2})}, {"head.w", at::zeros({5})}};
+  const auto line = load_weights(path(), model, "head.");
+  EXPECT_NE(line.find("head.w"), std::string::npos);
+  EXPECT_EQ(model[0].second.sum().item<float>(), 2);
+  EXPECT_EQ(model[1].second.sum().item<float>(), 0);
+  model.emplace_back("extra", at::zeros({1}));
+  EXPECT_THROW(load_weights(path(), model, "head."), TrainError);
+}
+
+}  // namespace
+}  // namespace lockstep::train

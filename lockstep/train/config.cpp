@@ -1,0 +1,130 @@
+#include "lockstep/train/config.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::train {
+
+using config::above;
+using config::at_least;
+using config::between;
+
+void TrainerConfig::bind(config::Binder& b) {
+  b.field("max_epochs", max_epochs, "epochs to train", at_least(0));
+  b.field("min_epochs", min_epochs, "no other limit ends before", at_least(0));
+  b.field("max_steps", max_steps, "steps to train; 0: no limit", at_least(0));
+  b.field(
+      "max_seconds", max_seconds, "seconds to train; 0: no limit", at_least(0));
+  b.choice(
+      "strategy",
+      strategy,
+      {"auto", "single", "ddp"},
+      "auto: single with one rank, else ddp");
+  b.choice(
+      "precision", precision, {"fp32", "tf32", "bf16"}, "of the arithmetic");
+  b.choice("device", device, {"auto", "cpu", "cuda"}, "auto: cuda when there");
+  b.field("devices", devices, "ranks a node; 0: as started", at_least(0));
+  b.field("num_nodes", num_nodes, "nodes; 0: as started", at_least(0));
+  b.field("accumulate", accumulate, "batches a step", at_least(1));
+  b.field("seed", seed, "of weights, order and noise", at_least(0));
+  b.field("log_every", log_every, "steps between rows of metrics", at_least(1));
+  b.field(
+      "checkpoint_every",
+      checkpoint_every,
+      "steps between checkpoints; 0: each epoch",
+      at_least(0));
+  b.field("checkpoint_dir", checkpoint_dir, "default: checkpoints/ of the run");
+  b.field("resume", resume, "none, auto (last checkpoint) or a file");
+  b.choice(
+      "collective",
+      collective,
+      {"auto", "host", "mpi", "nccl"},
+      "how ranks exchange gradients");
+  b.field("timeout", timeout, "how long a rank waits for another");
+}
+
+void DataConfig::bind(config::Binder& b) {
+  b.choice("name", name, data::dataset_names(), "data set");
+  b.field("root", root, "its folder; default: the cache of 'data get'");
+  b.field("batch_size", batch_size, "samples a rank and batch", at_least(1));
+  b.field(
+      "global_batch_size",
+      global_batch_size,
+      "samples of all ranks; 0: batch_size x ranks",
+      at_least(0));
+  b.field("workers", workers, "loader threads a rank", between(0, 256));
+  b.field("image_size", image_size, "pixels a side", between(4, 4096));
+  b.field("limit", limit, "first N samples only; 0: all", at_least(0));
+  b.field("length", length, "samples of synthetic data", at_least(1));
+  b.field("channels", channels, "of synthetic data", between(1, 3));
+  b.field("classes", classes, "of synthetic data", at_least(1));
+}
+
+void OptimConfig::bind(config::Binder& b) {
+  b.choice("name", name, {"adam", "adamw", "sgd"}, "optimiser");
+  b.field("lr", lr, "learning rate", above(0));
+  b.field("beta1", beta1, "Adam's first moment", between(0, 1));
+  b.field("beta2", beta2, "Adam's second moment", between(0, 1));
+  b.field("eps", eps, "Adam's epsilon", above(0));
+  b.field("momentum", momentum, "of sgd", between(0, 1));
+  b.field("weight_decay", weight_decay, "decoupled for adamw", at_least(0));
+  b.field("clip", clip, "largest gradient norm; 0: none", at_least(0));
+  b.choice(
+      "schedule",
+      schedule,
+      {"constant", "linear", "cosine"},
+      "how the learning rate moves after the warm-up");
+  b.field("warmup_steps", warmup_steps, "linear rise from 0", at_least(0));
+  b.field("min_lr", min_lr, "where the schedule ends", at_least(0));
+}
+
+Result<void>
+check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
+  if (trainer.devices > 0 || trainer.num_nodes > 0) {
+    const int64_t nodes = std::max<int64_t>(1, trainer.num_nodes);
+    const int64_t devices = std::max<int64_t>(1, trainer.devices);
+    if (nodes * devices != world_size) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "trainer.devices={} x trainer.num_nodes={} asks for {} ranks, "
+              "but the launcher started {}",
+              devices,
+              nodes,
+              nodes * devices,
+              world_size));
+    }
+  }
+  if (trainer.strategy == "single" && world_size > 1) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "trainer.strategy=single, but the launcher started {} ranks; use "
+            "trainer.strategy=ddp",
+            world_size));
+  }
+  if (trainer.max_epochs == 0 && trainer.max_steps == 0 &&
+      trainer.max_seconds == 0) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "trainer.max_epochs, max_steps and max_seconds are all 0: training "
+        "would never end");
+  }
+  if (data.global_batch_size > 0) {
+    const int64_t parts = world_size * trainer.accumulate;
+    if (data.global_batch_size % parts != 0) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "data.global_batch_size={} is not a multiple of {} (ranks x "
+              "trainer.accumulate)",
+              data.global_batch_size,
+              parts));
+    }
+    data.batch_size = data.global_batch_size / parts;
+  }
+  return {};
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,109 @@
+#include "lockstep/train/group.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+#include "lockstep/collective/factory.h"
+#include "lockstep/parallel/torch_store.h"
+#include "lockstep/wire/handshake.h"
+
+namespace lockstep::train {
+namespace {
+
+template <class T>
+T value_or_throw(Result<T> result, const std::string& what) {
+  if (!result) {
+    throw std::runtime_error(what + ": " + result.error().to_string());
+  }
+  return std::move(*result);
+}
+
+// With a launcher that gives no key, the run's id stands in: it keeps two runs
+// apart, not a stranger out (docs/collectives.md).
+Key run_key(const RankEnvironment& environment) {
+  if (!environment.key_file.empty()) {
+    return value_or_throw(
+        wire::read_key_file(environment.key_file), "the run's key");
+  }
+  Key key{};
+  uint64_t hash = 1469598103934665603u;
+  for (size_t i = 0; i < key.size(); ++i) {
+    for (const char c : environment.run_id) {
+      hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+    }
+    key[i] = static_cast<uint8_t>((hash = hash * 1099511628211u + i) >> 32);
+  }
+  return key;
+}
+
+}  // namespace
+
+Group::Group(
+    const RankEnvironment& environment,
+    const std::string& kind,
+    Duration timeout) {
+  if (environment.world_size == 1 && kind != "mpi" && kind != "nccl") {
+    communicator_ = collective::make_single();
+    return;
+  }
+  const Key key = run_key(environment);
+  auto& network = os::real_network();
+  const auto deadline = os::Deadline::after(timeout);
+  if (!environment.coordinator.empty()) {
+    const auto address = value_or_throw(
+        os::parse_address(environment.coordinator), "LOCKSTEP_COORDINATOR");
+    rendezvous_ = value_or_throw(
+        wire::connect_rendezvous(network, address, key, deadline),
+        "coordinator " + environment.coordinator);
+  } else if (environment.launcher == "mpirun") {
+    rendezvous_ = collective::make_mpi_rendezvous();
+  } else if (environment.agent_store) {
+    rendezvous_ = parallel::connect_torch_store(
+        environment.master_host,
+        environment.master_port,
+        fmt::format("lockstep/{}/", environment.generation),
+        timeout);
+  } else {
+    const os::Address address{
+        environment.master_host, environment.master_port, ""};
+    if (environment.rank == 0) {
+      auto server = wire::RendezvousServer::start(network, address, key);
+      if (!server) {
+        throw std::runtime_error(
+            fmt::format(
+                "rank 0 cannot open MASTER_ADDR:MASTER_PORT {}: {}; choose "
+                "another MASTER_PORT",
+                address.to_string(),
+                server.error().to_string()));
+      }
+      server_ = std::move(*server);
+    }
+    rendezvous_ = value_or_throw(
+        wire::connect_rendezvous(network, address, key, deadline),
+        "rank 0 at " + address.to_string());
+  }
+  collective::GroupOptions options;
+  options.rank = environment.rank;
+  options.world_size = environment.world_size;
+  options.kind = kind;
+  options.group =
+      fmt::format("{}/{}", environment.run_id, environment.generation);
+  options.timeout = timeout;
+  options.key = key;
+  communicator_ = collective::make_communicator(options, *rendezvous_);
+}
+
+std::string broadcast_text(
+    const std::string& text,
+    collective::Communicator& group) {
+  auto size = static_cast<int64_t>(text.size());
+  group.broadcast(&size, 1, collective::DataType::kInt64, 0);
+  std::string result = text;
+  result.resize(static_cast<size_t>(size));
+  group.broadcast(
+      result.data(), result.size(), collective::DataType::kUint8, 0);
+  return result;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,448 @@
+#include "lockstep/train/loop.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/base/log.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/record/event_log.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/recorder.h"
+#include "lockstep/train/stop_signal.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+double seconds_since(os::Instant start) {
+  return to_seconds(os::real_clock().now() - start);
+}
+
+// What the ranks tell each other after a step, as one vector that is summed:
+// their metrics, samples, wishes to stop, and a slot each for a NaN.
+class Agreement {
+ public:
+  Agreement(collective::Communicator& group, size_t num_metrics)
+      : group_(group),
+        num_metrics_(num_metrics),
+        values_(num_metrics + 3 + static_cast<size_t>(group.size())) {}
+
+  collective::Timing
+  reduce(const double* metrics, int64_t samples, bool stop, bool out_of_time) {
+    std::fill(values_.begin(), values_.end(), 0);
+    bool finite = true;
+    for (size_t i = 0; i < num_metrics_; ++i) {
+      finite = finite && std::isfinite(metrics[i]);
+      values_[i] = std::isfinite(metrics[i]) ? metrics[i] : 0;
+    }
+    values_[num_metrics_] = static_cast<double>(samples);
+    values_[num_metrics_ + 1] = stop ? 1 : 0;
+    values_[num_metrics_ + 2] = out_of_time ? 1 : 0;
+    values_[num_metrics_ + 3 + static_cast<size_t>(group_.rank())] =
+        finite ? 0 : 1;
+    return group_.all_reduce(
+        values_.data(),
+        values_.size(),
+        collective::DataType::kFloat64,
+        collective::ReduceOp::kSum);
+  }
+  double mean(size_t metric) const { return values_[metric] / group_.size(); }
+  int64_t samples() const {
+    return static_cast<int64_t>(values_[num_metrics_]);
+  }
+  bool stop() const { return values_[num_metrics_ + 1] > 0; }
+  bool out_of_time() const { return values_[num_metrics_ + 2] > 0; }
+  int first_nan_rank() const {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (values_[num_metrics_ + 3 + static_cast<size_t>(rank)] > 0) {
+        return rank;
+      }
+    }
+    return -1;
+  }
+
+ private:
+  collective::Communicator& group_;
+  size_t num_metrics_;
+  std::vector<double> values_;
+};
+
+class Loop {
+ public:
+  Loop(Recipe& recipe, const Context& context, const LoopOptions& options)
+      : recipe_(recipe),
+        context_(context),
+        options_(options),
+        trainer_(context.trainer),
+        group_(*context.group),
+        names_(recipe.metrics()),
+        agreement_(group_, names_.size()) {
+    const int64_t batches = recipe.loader().batches();
+    steps_per_epoch_ =
+        (batches + trainer_.accumulate - 1) / trainer_.accumulate;
+    total_steps_ = trainer_.max_epochs * steps_per_epoch_;
+    if (trainer_.max_steps > 0) {
+      const int64_t least = trainer_.min_epochs * steps_per_epoch_;
+      const int64_t limit = std::max(trainer_.max_steps, least);
+      total_steps_ = total_steps_ > 0 ? std::min(total_steps_, limit) : limit;
+    }
+  }
+
+  LoopResult run();
+
+ private:
+  bool leader() const { return group_.rank() == 0; }
+  fs::path last() const {
+    return fs::path(options_.checkpoint_dir) / "last.safetensors";
+  }
+  CheckpointState state() {
+    return {
+        recipe_.name(), options_.config, recipe_.tensors(), recipe_.extra()};
+  }
+  void resume();
+  void announce();
+  // False when training is over.
+  bool run_epoch(Recorder& recorder);
+  void run_step(StepInput& input, double data_seconds, os::Instant begun);
+  void report(Recorder& recorder);
+  void draw(Recorder& recorder);
+  void validate(Recorder& recorder);
+  void save(const std::string& reason);
+  bool reached_limit() const;
+
+  Recipe& recipe_;
+  const Context& context_;
+  const LoopOptions& options_;
+  const TrainerConfig& trainer_;
+  collective::Communicator& group_;
+  std::vector<std::string> names_;
+  Agreement agreement_;
+  int64_t steps_per_epoch_ = 0;
+  int64_t total_steps_ = 0;
+  Progress progress_;
+  LoopResult result_;
+  os::Instant begun_ = os::real_clock().now();
+  double seconds_before_ = 0;  // of earlier sittings
+  int64_t measured_samples_ = 0;
+  double measured_seconds_ = 0;
+  int64_t steps_here_ = 0;
+  int64_t step_epoch_ = 0;  // of the last step
+  int64_t saved_step_ = -1;
+  int64_t validated_step_ = -1;
+  int64_t drawn_step_ = -1;
+};
+
+void Loop::resume() {
+  std::string from = trainer_.resume;
+  // A restarted generation goes on by itself.
+  if (from == "none" && options_.environment.generation > 0) {
+    from = "auto";
+  }
+  if (leader() && from != "none") {
+    const fs::path path = from == "auto" ? last() : fs::path(from);
+    if (from != "auto" || fs::exists(path)) {
+      progress_ = load_checkpoint(path, state());
+      log_info(
+          fmt::format(
+              "resumed from {} at step {}", path.string(), progress_.step));
+    }
+  }
+  share_state(state(), progress_, group_);
+  saved_step_ = progress_.step;
+  seconds_before_ = progress_.seconds;
+}
+
+void Loop::announce() {
+  wire::Init init;
+  init.program = "lockstep-train " + recipe_.name();
+  init.world_size = group_.size();
+  init.seconds = os::real_clock().unix_seconds() - options_.started;
+  init.facts = {
+      {"device", context_.device.str()},
+      {"precision", trainer_.precision},
+      {"collective", group_.name()},
+      {"launcher", options_.environment.launcher},
+      {"batches_per_epoch", std::to_string(recipe_.loader().batches())},
+      {"accumulate", std::to_string(trainer_.accumulate)},
+      {"steps_per_epoch", std::to_string(steps_per_epoch_)},
+      {"total_steps", std::to_string(total_steps_)},
+      {"threads", std::to_string(at::get_num_threads())},
+  };
+  for (auto& [key, value] : recipe_.facts()) {
+    init.facts[key] = value;
+  }
+  options_.events->write(init);
+  options_.events->write(wire::Phase{"train"});
+}
+
+bool Loop::reached_limit() const {
+  return total_steps_ > 0 && progress_.step >= total_steps_;
+}
+
+LoopResult Loop::run() {
+  resume();
+  Recorder recorder(options_.run, leader(), progress_.step);
+  announce();
+  if (reached_limit()) {
+    recorder.line(
+        fmt::format(
+            "nothing to do: the checkpoint is at step {} of {}",
+            progress_.step,
+            total_steps_),
+        true);
+  }
+  begun_ = os::real_clock().now();
+  while (!reached_limit() && run_epoch(recorder)) {}
+  if (!result_.stopped && steps_here_ > 0) {
+    draw(recorder);
+    validate(recorder);
+  }
+  if (saved_step_ != progress_.step) {
+    save(result_.stopped ? "signal" : "final");
+  }
+  recorder.flush();
+  result_.steps = progress_.step;
+  result_.epochs = progress_.epoch;
+  result_.best = progress_.best;
+  return result_;
+}
+
+bool Loop::run_epoch(Recorder& recorder) {
+  auto& loader = recipe_.loader();
+  const int64_t per_step = trainer_.accumulate;
+  const int64_t batch_samples = loader.batch_size() * group_.size();
+  const auto begun = os::real_clock().now();
+  const int64_t samples_before = progress_.samples_in_epoch;
+  int64_t steps = 0;
+  bool ended = false;  // by a limit or a signal
+  loader.start(progress_.epoch, progress_.samples_in_epoch / batch_samples);
+  while (true) {
+    const auto step_begun = os::real_clock().now();
+    StepInput input;
+    for (int64_t i = 0; i < per_step; ++i) {
+      auto batch = loader.next();
+      if (!batch) {
+        break;
+      }
+      input.samples += batch->size;
+      input.batches.push_back(std::move(*batch));
+    }
+    if (input.batches.empty()) {
+      break;
+    }
+    const double data_seconds = seconds_since(step_begun);
+    run_step(input, data_seconds, step_begun);
+    ++steps;
+    report(recorder);
+    const int64_t every = recipe_.draw_every();
+    if (every > 0 && progress_.step % every == 0) {
+      draw(recorder);
+    }
+    const bool whole_epoch =
+        progress_.samples_in_epoch >= loader.batches() * batch_samples;
+    result_.stopped = agreement_.stop();
+    const bool out_of_time =
+        agreement_.out_of_time() && progress_.epoch >= trainer_.min_epochs;
+    ended = result_.stopped || out_of_time || reached_limit();
+    if (!whole_epoch && !ended && trainer_.checkpoint_every > 0 &&
+        progress_.step % trainer_.checkpoint_every == 0) {
+      save("periodic");
+    }
+    if (ended && !whole_epoch) {
+      return false;
+    }
+    if (whole_epoch) {
+      break;
+    }
+  }
+  options_.events->write(
+      wire::Epoch{
+          progress_.epoch,
+          steps,
+          progress_.samples_in_epoch - samples_before,
+          seconds_since(begun)});
+  ++progress_.epoch;
+  progress_.samples_in_epoch = 0;
+  if (!result_.stopped) {
+    validate(recorder);
+  }
+  if (saved_step_ != progress_.step &&
+      (trainer_.checkpoint_every == 0 ||
+       progress_.step % trainer_.checkpoint_every == 0)) {
+    save("periodic");
+  }
+  return !ended;
+}
+
+void Loop::run_step(StepInput& input, double data_seconds, os::Instant begun) {
+  input.step = progress_.step + 1;
+  input.total_steps = total_steps_;
+  seed_step(trainer_.seed, group_.rank(), input.step);
+  auto output = recipe_.step(input);
+  const auto metrics = output.metrics.to(at::kCPU, at::kDouble).contiguous();
+  const double* values = metrics.data_ptr<double>();
+  const bool out_of_time =
+      leader() && trainer_.max_seconds > 0 &&
+      seconds_before_ + seconds_since(begun_) >= trainer_.max_seconds;
+  const auto agreed =
+      agreement_.reduce(values, input.samples, stop_requested(), out_of_time);
+  const double wait = output.timing.wait + agreed.wait;
+  const double communication = output.timing.busy + agreed.busy;
+
+  ++progress_.step;
+  ++steps_here_;
+  step_epoch_ = progress_.epoch;
+  // Counted in whole batches, so that the place in the epoch stays exact when
+  // its last batch is short.
+  progress_.samples_in_epoch += static_cast<int64_t>(input.batches.size()) *
+                                recipe_.loader().batch_size() * group_.size();
+  progress_.seconds = seconds_before_ + seconds_since(begun_);
+  wire::Metric metric{progress_.step, progress_.epoch, {}};
+  for (size_t i = 0; i < names_.size(); ++i) {
+    metric.values[names_[i]] = values[i];
+  }
+  options_.events->write(std::move(metric));
+  wire::Iteration iteration;
+  iteration.step = progress_.step;
+  iteration.epoch = progress_.epoch;
+  iteration.samples = input.samples;
+  iteration.total = seconds_since(begun);
+  iteration.data = data_seconds;
+  iteration.wait = wait;
+  iteration.communication = communication;
+  iteration.compute =
+      std::max(0., iteration.total - data_seconds - wait - communication);
+  if (steps_here_ > 1) {
+    measured_samples_ += agreement_.samples();
+    measured_seconds_ += iteration.total;
+  }
+  options_.events->write(iteration);
+
+  if (const int rank = agreement_.first_nan_rank(); rank >= 0) {
+    std::string which;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      if (rank == group_.rank() && !std::isfinite(values[i])) {
+        which += " " + names_[i];
+      }
+    }
+    throw TrainError(
+        kFailed,
+        fmt::format(
+            "step {}: rank {} has a loss that is not a number{}; training "
+            "stopped, the last good checkpoint is {}; try a smaller optim.lr "
+            "or optim.clip=1",
+            progress_.step,
+            rank,
+            which.empty() ? "" : " (" + which.substr(1) + ")",
+            saved_step_ > 0 ? last().string() : "not there yet"));
+  }
+}
+
+void Loop::report(Recorder& recorder) {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    result_.metrics[names_[i]] = agreement_.mean(i);
+  }
+  result_.samples_per_second =
+      measured_seconds_ > 0
+          ? static_cast<double>(measured_samples_) / measured_seconds_
+          : 0;
+  const bool logged = progress_.step % trainer_.log_every == 0 ||
+                      reached_limit() || steps_here_ == 1;
+  if (!leader() || !logged) {
+    return;
+  }
+  std::map<std::string, double> row;
+  std::string text =
+      fmt::format("epoch {} step {}", progress_.epoch, progress_.step);
+  if (total_steps_ > 0) {
+    text += fmt::format("/{}", total_steps_);
+  }
+  for (const auto& name : names_) {
+    row[name] = result_.metrics[name];
+    text += fmt::format("  {} {:.4g}", name, row[name]);
+  }
+  if (result_.samples_per_second > 0) {
+    row["samples_per_second"] = result_.samples_per_second;
+    text += fmt::format("  {:.1f} samples/s", result_.samples_per_second);
+  }
+  recorder.metrics(progress_.step, progress_.epoch, row);
+  recorder.line(text);
+}
+
+void Loop::draw(Recorder& recorder) {
+  if (!leader() || recipe_.draw_every() == 0 || drawn_step_ == progress_.step) {
+    return;
+  }
+  drawn_step_ = progress_.step;
+  for (const auto& picture : recipe_.draw()) {
+    recorder.picture(picture, progress_.step);
+  }
+}
+
+void Loop::validate(Recorder& recorder) {
+  if (validated_step_ == progress_.step) {
+    return;
+  }
+  validated_step_ = progress_.step;
+  options_.events->write(wire::Phase{"validation"});
+  const auto values = recipe_.validate();
+  options_.events->write(wire::Phase{"train"});
+  if (values.empty()) {
+    return;
+  }
+  std::string text = fmt::format("validation at step {}:", progress_.step);
+  for (const auto& [name, value] : values) {
+    result_.metrics[name] = value;
+    text += fmt::format("  {} {:.4g}", name, value);
+  }
+  recorder.metrics(progress_.step, step_epoch_, values);
+  recorder.line(text, true);
+  if (leader()) {
+    options_.events->write(wire::Metric{progress_.step, step_epoch_, values});
+  }
+  const auto best = recipe_.best();
+  const auto found = values.find(best.metric);
+  if (found == values.end() || !std::isfinite(found->second)) {
+    return;
+  }
+  const double value = found->second;
+  if (!progress_.best ||
+      (best.smaller ? value < *progress_.best : value > *progress_.best)) {
+    progress_.best = value;
+    save("best");
+  }
+}
+
+void Loop::save(const std::string& reason) {
+  saved_step_ = progress_.step;
+  if (!leader()) {
+    return;
+  }
+  const auto begun = os::real_clock().now();
+  save_checkpoint(last(), state(), progress_);
+  fs::path shown = last();
+  const fs::path best = last().parent_path() / "best.safetensors";
+  // A run without validation has no better one than its last.
+  if (reason == "best" || !progress_.best) {
+    link_checkpoint(last(), best);
+    shown = reason == "best" ? best : last();
+  }
+  options_.events->write(
+      wire::Checkpoint{
+          progress_.step, shown.string(), reason, seconds_since(begun)});
+}
+
+}  // namespace
+
+LoopResult
+run_loop(Recipe& recipe, const Context& context, const LoopOptions& options) {
+  try {
+    return Loop(recipe, context, options).run();
+  } catch (const collective::CollectiveError& failure) {
+    throw TrainError(kLost, failure.what());
+  }
+}
+
+}  // namespace lockstep::train

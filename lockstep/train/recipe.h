@@ -1,0 +1,95 @@
+#pragma once
+
+// What a recipe gives to the loop: its data, a step, its state, and where it
+// has them a validation and pictures. The loop owns order, time, metrics,
+// checkpoints and limits, so a recipe is little more than its arithmetic. All
+// calls come from one thread, in the same order on all ranks.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/communicator.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/parallel/ddp.h"
+#include "lockstep/record/png.h"
+#include "lockstep/train/config.h"
+
+namespace lockstep::train {
+
+// What every recipe is built with.
+struct Context {
+  collective::Communicator* group = nullptr;
+  c10::Device device = at::kCPU;
+  TrainerConfig trainer;
+  int rank() const { return group->rank(); }
+  int world() const { return group->size(); }
+};
+
+struct StepInput {
+  std::vector<data::Batch> batches;  // trainer.accumulate of them, or fewer
+  int64_t step = 0;                  // from 1
+  int64_t total_steps = 0;           // 0: unknown
+  int64_t samples = 0;               // in the batches, on this rank
+  // A batch's share of the global batch: its loss is weighted by it, and the
+  // sum over batches and ranks is the mean over all samples.
+  double weight(const data::Batch& batch, int world) const {
+    return static_cast<double>(batch.size) /
+           static_cast<double>(samples * world);
+  }
+};
+
+struct StepOutput {
+  at::Tensor metrics;         // [k], this rank's, in the order of metrics()
+  collective::Timing timing;  // blocked in collectives
+};
+
+struct Picture {
+  std::string name;  // "fake"
+  record::Image image;
+};
+
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+  virtual std::string name() const = 0;
+  virtual data::Loader& loader() = 0;
+  virtual std::vector<std::string> metrics() const = 0;
+  virtual StepOutput step(const StepInput& input) = 0;
+
+  // Shown in the init event and the logbook: batch size, model, optimiser.
+  virtual std::map<std::string, std::string> facts() const { return {}; }
+
+  // Over all ranks; empty when there is nothing to validate on.
+  virtual std::map<std::string, double> validate() { return {}; }
+  struct Best {
+    std::string metric;  // of validate()
+    bool smaller = true;
+  };
+  virtual Best best() const = 0;
+
+  // Parameters and buffers under plain names; optimiser state.
+  virtual parallel::NamedTensors tensors() = 0;
+  virtual parallel::NamedTensors extra() = 0;
+
+  // Steps between pictures (0: none), and the pictures (rank 0 only).
+  virtual int64_t draw_every() const { return 0; }
+  virtual std::vector<Picture> draw() { return {}; }
+};
+
+// Named parameters and buffers of a module, each name behind `prefix`.
+parallel::NamedTensors named_parameters(
+    const torch::nn::Module& module,
+    const std::string& prefix = "");
+parallel::NamedTensors named_state(
+    const torch::nn::Module& module,
+    const std::string& prefix = "");
+
+// [n, c, h, w] in [-1, 1] as a grid of 8 a row.
+record::Image grid(const at::Tensor& images);
+
+// Reseeds the default generators: equal arguments, equal numbers, so that a
+// step draws the same noise after a resume, and each rank its own.
+void seed_step(int64_t seed, int rank, int64_t step);
+
+}  // namespace lockstep::train
