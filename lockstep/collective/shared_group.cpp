@@ -242,9 +242,9 @@ bool SharedGroup::step(Pending& p, bool steal) {
         steal = true;
       }
     }
-    if (p.num_chunks == 0) {
-      return true;
-    }
+  }
+  if (p.num_chunks == 0) {
+    return true;
   }
   if (p.stage == Stage::kWorking) {
     work(p, index_);
