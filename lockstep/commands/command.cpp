@@ -1,0 +1,214 @@
+#include "lockstep/commands/command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "lockstep/base/nearest.h"
+#include "lockstep/config/binder.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SettingsFile {
+  Settings settings;
+  std::string region, key;
+  std::optional<Money> cap;
+  void bind(config::Binder& binder) {
+    binder.field("runs_dir", settings.runs_dir, "where runs are kept");
+    binder.field(
+        "price",
+        settings.price,
+        "dollars an hour of this machine",
+        config::at_least(0));
+    binder.field("region", region, "of the cloud");
+    binder.field("key", key, "of the cloud");
+    binder.field("cap", cap, "most dollars over all runs");
+  }
+};
+
+std::string home() {
+  const char* value = std::getenv("HOME");
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+os::Path settings_file() {
+  if (const char* folder = std::getenv("XDG_CONFIG_HOME");
+      folder != nullptr && *folder != 0) {
+    return os::Path(folder) / "lockstep" / "config.yaml";
+  }
+  return os::Path(home()) / ".config" / "lockstep" / "config.yaml";
+}
+
+Result<Settings> load_settings(const os::Path& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) {
+    return Settings{};
+  }
+  LOCKSTEP_ASSIGN(const config::Node node, config::load_yaml(file.string()));
+  LOCKSTEP_ASSIGN(SettingsFile read, config::read<SettingsFile>(node));
+  if (read.cap) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{}: cap: a cap over all runs is not part of this version",
+            file.string()));
+  }
+  if (read.settings.runs_dir.starts_with("~/")) {
+    read.settings.runs_dir = home() + read.settings.runs_dir.substr(1);
+  }
+  return read.settings;
+}
+
+OutputFormat Context::format() const {
+  if (output == "json") {
+    return OutputFormat::kJson;
+  }
+  return output == "quiet" ? OutputFormat::kQuiet : OutputFormat::kTable;
+}
+
+Result<Settings> Context::settings() const {
+  LOCKSTEP_ASSIGN(Settings settings, load_settings(settings_file()));
+  if (!runs_dir.empty()) {
+    settings.runs_dir = runs_dir;
+  }
+  return settings;
+}
+
+int fail(const Error& error) {
+  std::fputs(fmt::format("lockstep: {}\n", error.to_string()).c_str(), stderr);
+  switch (error.code()) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kAborted:
+      return 3;
+    case ErrorCode::kTimeout:
+      return 124;
+    case ErrorCode::kInterrupted:
+      return 130;
+    case ErrorCode::kInternal:
+    case ErrorCode::kIo:
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kCorrupt:
+      return 1;
+    case ErrorCode::kInvalidInput:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kExists:
+    case ErrorCode::kPermission:
+      return 2;
+  }
+  return 1;
+}
+
+void set_action(
+    CLI::App& verb,
+    Context& context,
+    std::function<Result<int>()> action) {
+  verb.callback([&context, action = std::move(action)] {
+    const Result<int> code = action();
+    context.exit_code = code ? *code : fail(code.error());
+  });
+}
+
+Result<record::RunDirectory> find_run(
+    const Settings& settings,
+    const std::string& name) {
+  const os::Path direct = os::Path(settings.runs_dir) / name;
+  if (auto run = record::RunDirectory::existing(direct)) {
+    return run;
+  }
+  if (name.find('/') != std::string::npos) {
+    return record::RunDirectory::existing(name);
+  }
+  LOCKSTEP_ASSIGN(
+      std::vector<record::RunDirectory> runs,
+      record::list_runs(settings.runs_dir));
+  if (name == "last" && !runs.empty()) {
+    return runs.front();
+  }
+  std::vector<std::string> ids;
+  std::vector<size_t> matches;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    ids.push_back(runs[i].id());
+    if (ids.back().starts_with(name)) {
+      matches.push_back(i);
+    }
+  }
+  if (matches.size() == 1) {
+    return runs[matches[0]];
+  }
+  if (matches.size() > 1) {
+    std::string named;
+    for (const size_t i : matches) {
+      named += (named.empty() ? "" : ", ") + ids[i];
+    }
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("'{}' names {} runs: {}", name, matches.size(), named));
+  }
+  std::string near;
+  for (const std::string& id : nearest_names(name, ids)) {
+    near += fmt::format("{}{}", near.empty() ? "; near: " : ", ", id);
+  }
+  return Error(
+             ErrorCode::kNotFound,
+             fmt::format(
+                 "no run '{}' under {}{}", name, settings.runs_dir, near))
+      .with_fix("'lockstep ps' lists the runs");
+}
+
+void add_runs_dir(CLI::App& verb, Context& context) {
+  verb.add_option("--runs-dir", context.runs_dir, "where runs are kept")
+      ->type_name("DIR");
+}
+
+os::Path own_program() {
+  std::error_code error;
+  os::Path path = fs::read_symlink("/proc/self/exe", error);
+  // A binary that was replaced while it runs is still there under this name.
+  return error || !fs::exists(path, error) ? os::Path("/proc/self/exe") : path;
+}
+
+os::Path find_program(const std::string& name, const std::string& path) {
+  const auto usable = [](const os::Path& file) {
+    std::error_code ignored;
+    return fs::is_regular_file(file, ignored) &&
+           ::access(file.c_str(), X_OK) == 0;
+  };
+  if (name.find('/') != std::string::npos) {
+    return usable(name) ? os::Path(name) : os::Path();
+  }
+  size_t start = 0;
+  while (start <= path.size()) {
+    const size_t end = std::min(path.find(':', start), path.size());
+    const os::Path file =
+        os::Path(end == start ? "." : path.substr(start, end - start)) / name;
+    if (usable(file)) {
+      return file;
+    }
+    start = end + 1;
+  }
+  return {};
+}
+
+os::Path trainer_program() {
+  if (const char* named = std::getenv("LOCKSTEP_TRAINER_BIN");
+      named != nullptr && *named != 0) {
+    return find_program(named, "");
+  }
+  const os::Path beside = own_program().parent_path() / "lockstep-train";
+  if (os::Path found = find_program(beside.string(), ""); !found.empty()) {
+    return found;
+  }
+  const char* path = std::getenv("PATH");
+  return find_program("lockstep-train", path == nullptr ? "" : path);
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,34 @@
+#pragma once
+
+// The report of a run: what `lockstep report` prints and `lockstep run` ends
+// with.
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/result.h"
+#include "lockstep/commands/command.h"
+#include "lockstep/launch/run_state.h"
+#include "lockstep/record/logbook.h"
+
+namespace lockstep::commands {
+
+struct Report {
+  record::RunSummary summary;
+  std::optional<launch::RunStateFile> state;  // none: the trainer ran alone
+  os::Path directory;
+  os::Path picture;  // the last grid of samples; empty: none
+  os::Path logbook;  // empty: none
+  double seconds = 0;
+  std::optional<Money> cost;
+  std::string state_name() const;
+};
+
+Result<Report> make_report(const record::RunDirectory& run);
+std::string report_text(const Report& report);
+nlohmann::json report_json(const Report& report);
+// To stdout, in the format that was asked for.
+void print_report(const Report& report, OutputFormat format);
+
+}  // namespace lockstep::commands

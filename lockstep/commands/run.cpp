@@ -1,0 +1,573 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/log.h"
+#include "lockstep/base/nearest.h"
+#include "lockstep/commands/command.h"
+#include "lockstep/commands/report.h"
+#include "lockstep/commands/table.h"
+#include "lockstep/launch/job.h"
+#include "lockstep/launch/launcher.h"
+#include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/progress.h"
+#include "lockstep/launch/supervisor.h"
+#include "lockstep/record/csv.h"
+#include "lockstep/record/event_log.h"
+#include "lockstep/record/logbook.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Job;
+
+struct RunOptions {
+  std::vector<std::string> words;  // JOB.yaml key=value ...
+  std::vector<std::string> hosts;
+  std::string hostfile, cluster, launcher, container, keep;
+  std::optional<int> nodes, procs;
+  std::vector<std::string> envs;
+  std::string workdir, setup, name, ranks = "0";
+  std::string timeout, budget, max_duration, price, grace;
+  int retries = 0;
+  bool detach = false, dry_run = false, yes = false;
+};
+
+// The job with its price and where that is from.
+struct Priced {
+  Job job;
+  std::optional<Money> price;  // an hour and node
+  std::string source;
+};
+
+template <class T>
+Result<std::optional<T>> parsed(
+    const std::string& text,
+    const char* option,
+    Result<T> (*parse)(std::string_view)) {
+  if (text.empty()) {
+    return std::optional<T>();
+  }
+  LOCKSTEP_ASSIGN(T value, parse(text).with_context(option));
+  return std::optional<T>(value);
+}
+
+Result<void> refuse_absent(const RunOptions& options) {
+  const auto refuse = [](const char* option, const char* what) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{}: {} is not part of this version", option, what));
+  };
+  if (!options.hosts.empty()) {
+    return refuse("--hosts", "running on other hosts");
+  }
+  if (!options.hostfile.empty()) {
+    return refuse("--hostfile", "running on other hosts");
+  }
+  if (!options.cluster.empty()) {
+    return refuse("--cluster", "running on other hosts");
+  }
+  if (options.nodes.value_or(1) > 1) {
+    return refuse("--nodes", "more than one node");
+  }
+  if (!options.launcher.empty() && options.launcher != "local") {
+    return refuse("--launcher", "any launcher but 'local'");
+  }
+  if (!options.container.empty()) {
+    return refuse("--container", "running in a container");
+  }
+  if (options.detach) {
+    return refuse("--detach", "leaving a run behind");
+  }
+  if (!options.keep.empty()) {
+    return refuse("--keep", "keeping machines");
+  }
+  return {};
+}
+
+Result<Job> load(const RunOptions& options, const Context& context) {
+  const auto environment = os::environment();
+  if (context.has_program) {
+    return launch::program_job(context.program, options.words, environment);
+  }
+  if (options.words.empty()) {
+    return Error(ErrorCode::kInvalidInput, "nothing to run")
+        .with_fix(
+            "'lockstep run JOB.yaml' or 'lockstep run --procs 2 -- PROGRAM'");
+  }
+  const std::string& file = options.words.front();
+  std::error_code ignored;
+  if (!fs::exists(file, ignored) && !file.ends_with(".yaml") &&
+      !file.ends_with(".yml")) {
+    return Error(ErrorCode::kNotFound, fmt::format("no job file '{}'", file))
+        .with_fix(
+            fmt::format(
+                "to run a program: lockstep run -- {}",
+                fmt::join(options.words, " ")));
+  }
+  return launch::load_job(
+      file, {options.words.begin() + 1, options.words.end()}, environment);
+}
+
+Result<void> apply_options(Job& job, const RunOptions& options) {
+  if (options.procs) {
+    job.procs_per_node = *options.procs;
+  }
+  if (!options.name.empty()) {
+    job.name = options.name;
+  }
+  if (!options.setup.empty()) {
+    job.setup = options.setup;
+  }
+  if (!options.workdir.empty()) {
+    job.workdir = fs::absolute(options.workdir).lexically_normal().string();
+  }
+  for (const std::string& pair : options.envs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format("--env {}: write NAME=VALUE", pair));
+    }
+    const std::string name = pair.substr(0, equals);
+    if (launch::is_reserved_name(name)) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--env {}: lockstep sets this itself for each rank", name));
+    }
+    job.envs[name] = pair.substr(equals + 1);
+  }
+  LOCKSTEP_ASSIGN(
+      const auto grace, parsed(options.grace, "--grace", parse_duration));
+  job.grace = grace.value_or(job.grace);
+  LOCKSTEP_ASSIGN(
+      const auto budget, parsed(options.budget, "--budget", parse_money));
+  job.budget = budget ? budget : job.budget;
+  LOCKSTEP_ASSIGN(
+      const auto longest,
+      parsed(options.max_duration, "--max-duration", parse_duration));
+  job.max_duration = longest ? longest : job.max_duration;
+  std::error_code ignored;
+  if (!fs::is_directory(job.workdir, ignored)) {
+    return Error(
+        ErrorCode::kNotFound,
+        fmt::format("workdir: {} is not a folder", job.workdir));
+  }
+  return {};
+}
+
+Result<Priced> resolve(
+    const RunOptions& options,
+    const Context& context,
+    const Settings& settings) {
+  LOCKSTEP_TRY(refuse_absent(options));
+  Priced priced;
+  LOCKSTEP_ASSIGN(priced.job, load(options, context));
+  Job& job = priced.job;
+  LOCKSTEP_TRY(apply_options(job, options));
+  LOCKSTEP_TRY(launch::check_supported(job));
+  LOCKSTEP_ASSIGN(priced.price, parsed(options.price, "--price", parse_money));
+  if (priced.price) {
+    priced.source = "--price";
+  } else if (job.resources.price) {
+    priced.price = job.resources.price;
+    priced.source = "job file";
+  } else if (settings.price) {
+    priced.price = settings.price;
+    priced.source = "user file";
+  }
+  if (job.budget && !priced.price) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               "a budget needs the price of this machine")
+        .with_fix("give --price 0.40 (dollars an hour) or resources.price");
+  }
+  if (priced.price && *priced.price < Money()) {
+    return Error(ErrorCode::kInvalidInput, "--price must be at least 0");
+  }
+  return priced;
+}
+
+// exec would say so too, but after a run directory was made.
+Result<void> check_program(const Job& job, const std::string& program) {
+  launch::Environment variables = os::environment();
+  variables.insert(job.envs.begin(), job.envs.end());
+  if (const auto wanted = job.envs.find("PATH"); wanted != job.envs.end()) {
+    variables["PATH"] = wanted->second;
+  }
+  os::Path file = program;
+  if (program.find('/') != std::string::npos && file.is_relative()) {
+    file = os::Path(job.workdir) / file;
+  }
+  if (!find_program(file.string(), variables["PATH"]).empty()) {
+    return {};
+  }
+  std::error_code ignored;
+  if (program.find('/') != std::string::npos && fs::exists(file, ignored)) {
+    return Error(
+               ErrorCode::kPermission,
+               fmt::format("cannot run '{}': not executable", program))
+        .with_fix(fmt::format("chmod +x {}", program));
+  }
+  return Error(
+             ErrorCode::kNotFound,
+             fmt::format("cannot run '{}': no such program", program))
+      .with_fix("check its name and PATH");
+}
+
+Result<os::Path> find_trainer(const Job& job) {
+  if (job.train.kind() == config::Node::Kind::kNull) {
+    return os::Path();
+  }
+  os::Path trainer = trainer_program();
+  if (trainer.empty()) {
+    return Error(ErrorCode::kNotFound, "lockstep-train is not there")
+        .with_fix(
+            "build it ('make build') or set LOCKSTEP_TRAINER_BIN to its path");
+  }
+  return trainer;
+}
+
+std::string quoted(const std::string& word) {
+  const bool plain =
+      !word.empty() && word.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY"
+                           "Z0123456789_-+=./:,@%") == std::string::npos;
+  if (plain) {
+    return word;
+  }
+  std::string text = "'";
+  for (const char c : word) {
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return text + "'";
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    line += (line.empty() ? "" : " ") + quoted(word);
+  }
+  return line;
+}
+
+void print_plan(
+    const Priced& priced,
+    const launch::RankPlan& plan,
+    const std::vector<std::string>& argv,
+    OutputFormat format) {
+  const Job& job = priced.job;
+  const std::string yaml = launch::job_yaml(job);
+  const std::string command = launch::redact(job, shell_line(argv));
+  std::optional<Money> hour;
+  if (priced.price) {
+    hour = *priced.price * static_cast<double>(plan.nodes.size());
+  }
+  const auto cap = launch::cap_of(job, hour);
+  if (format == OutputFormat::kJson) {
+    nlohmann::json ranks = nlohmann::json::array();
+    for (const auto& slot : plan.slots) {
+      ranks.push_back(
+          {{"rank", slot.rank},
+           {"node", plan.nodes[static_cast<size_t>(slot.node)].host},
+           {"local_rank", slot.local_rank}});
+    }
+    nlohmann::json result = {
+        {"job", yaml}, {"command", command}, {"ranks", std::move(ranks)}};
+    result["dollars_per_hour"] =
+        hour ? nlohmann::json(hour->dollars()) : nlohmann::json();
+    std::puts(
+        result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+            .c_str());
+    return;
+  }
+  if (format == OutputFormat::kQuiet) {
+    return;
+  }
+  launch::Environment wanted = job.envs;
+  launch::GenerationFacts facts;
+  const auto variables = launch::rank_environment(
+      plan, plan.slots.front(), facts, os::environment(), wanted);
+  fmt::print("{}\ncommand: {}\n\n", yaml, command);
+  Table table({"rank", "node", "host", "local_rank", "OMP_NUM_THREADS"});
+  for (const auto& slot : plan.slots) {
+    table.add(
+        {std::to_string(slot.rank),
+         std::to_string(slot.node),
+         plan.nodes[static_cast<size_t>(slot.node)].host,
+         std::to_string(slot.local_rank),
+         variables.at("OMP_NUM_THREADS")});
+  }
+  fmt::print("{}\n", table.to_string());
+  if (!hour) {
+    fmt::print("cost: no price is known (--price, resources.price)\n");
+  } else if (cap) {
+    fmt::print(
+        "cost: {} an hour ({}), at most {} by {}\n",
+        format_money(*hour),
+        priced.source,
+        format_money(*hour * (to_seconds(cap->end) / 3600)),
+        cap->reason);
+  } else {
+    fmt::print(
+        "cost: {} an hour ({}), no cap\n", format_money(*hour), priced.source);
+  }
+}
+
+// A program that wrote metrics as events, or was read by patterns, has no
+// table of them yet; the trainer makes its own.
+Result<void> write_metrics(const record::RunDirectory& run) {
+  if (os::real_files().exists(run.metrics())) {
+    return {};
+  }
+  std::map<int64_t, std::pair<int64_t, std::map<std::string, double>>> sums;
+  std::map<std::pair<int64_t, std::string>, int> counts;
+  record::EventReader reader(run.events());
+  LOCKSTEP_TRY(reader.poll([&](const wire::Event& event, const auto&) {
+    if (const auto* metric = std::get_if<wire::Metric>(&event.body)) {
+      auto& [epoch, values] = sums[metric->step];
+      epoch = metric->epoch;
+      for (const auto& [name, value] : metric->values) {
+        values[name] += value;
+        ++counts[{metric->step, name}];
+      }
+    }
+  }));
+  if (sums.empty()) {
+    return {};
+  }
+  LOCKSTEP_ASSIGN(
+      auto table, record::MetricsTable::open(os::real_files(), run.metrics()));
+  for (auto& [step, row] : sums) {
+    for (auto& [name, value] : row.second) {
+      value /= counts[{step, name}];
+    }
+    LOCKSTEP_TRY(table.add(step, row.first, row.second));
+  }
+  return {};
+}
+
+void warn(const Result<void>& result) {
+  if (!result) {
+    log_warning(result.error().to_string());
+  }
+}
+
+void say_failure(
+    const launch::RunOutcome& outcome,
+    const Job& job,
+    const record::RunDirectory& run) {
+  if (outcome.end == launch::RunEnd::kDone) {
+    return;
+  }
+  std::string text = "lockstep: " + launch::redact(job, outcome.detail) + "\n";
+  if (outcome.failure && !outcome.failure->last_lines.empty()) {
+    const os::Path log = outcome.failure->rank == launch::kSetupRank
+                             ? run.path() / "ranks" / "setup.log"
+                             : run.rank_log(outcome.failure->rank);
+    text += fmt::format("last lines of {}:\n", log.string());
+    for (const std::string& line : outcome.failure->last_lines) {
+      text += "  | " + launch::redact(job, line) + "\n";
+    }
+  }
+  std::fputs(text.c_str(), stderr);
+}
+
+std::string program_name(const Job& job, const std::vector<std::string>& argv) {
+  if (job.train.kind() == config::Node::Kind::kNull) {
+    return launch::redact(job, shell_line(argv));
+  }
+  return "lockstep-train " + argv[1];
+}
+
+Result<int> run_job(const RunOptions& options, const Context& context) {
+  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
+  LOCKSTEP_ASSIGN(const Priced priced, resolve(options, context, settings));
+  const Job& job = priced.job;
+  const OutputFormat format = context.format();
+
+  launch::RunRequest request;
+  request.job = job;
+  request.started = context.started;
+  request.retries = options.retries;
+  request.show_all = options.ranks == "all";
+  LOCKSTEP_ASSIGN(
+      request.timeout, parsed(options.timeout, "--timeout", parse_duration));
+  LOCKSTEP_ASSIGN(request.trainer, find_trainer(job));
+  LOCKSTEP_ASSIGN(
+      const std::vector<std::string> argv,
+      launch::job_command(job, request.trainer, 0));
+  LOCKSTEP_TRY(check_program(job, argv[0]));
+  request.program = program_name(job, argv);
+
+  const auto launcher = launch::make_local_launcher(own_program());
+  LOCKSTEP_ASSIGN(auto nodes, launcher->nodes(job.procs_per_node.value_or(0)));
+  LOCKSTEP_ASSIGN(request.plan, launch::plan_ranks(std::move(nodes)));
+  if (priced.price) {
+    request.price_per_hour =
+        *priced.price * static_cast<double>(request.plan.nodes.size());
+  }
+  if (options.dry_run) {
+    print_plan(priced, request.plan, argv, format);
+    return 0;
+  }
+
+  // Before any thread is there.
+  launch::StopSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);
+  LOCKSTEP_ASSIGN(
+      const auto run,
+      record::RunDirectory::create(
+          fs::absolute(settings.runs_dir).lexically_normal(), job.name));
+  {
+    LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
+    LOCKSTEP_TRY(file->append(launch::job_yaml(job)));
+  }
+  launch::RunStateFile state;
+  state.id = run.id();
+  state.name = job.name;
+  state.state = "running";
+  state.host = request.plan.nodes.front().host;
+  state.pid = ::getpid();
+  state.pid_start = launch::start_ticks(state.pid).value_or(0);
+  state.started = os::real_clock().unix_seconds();
+  state.world_size = request.plan.world_size();
+  state.command = launch::redact(job, "lockstep " + shell_line(context.words));
+  if (request.price_per_hour) {
+    state.dollars_per_hour = request.price_per_hour->dollars();
+    state.price_source = priced.source;
+  }
+  LOCKSTEP_TRY(launch::write_run_state(run, state));
+
+  Result<launch::RunOutcome> outcome = launch::RunOutcome{};
+  {
+    launch::Terminal terminal(STDERR_FILENO);
+    launch::Progress progress(
+        terminal,
+        os::real_clock(),
+        format == OutputFormat::kQuiet,
+        request.show_all);
+    progress.say(
+        fmt::format(
+            "{}: {} rank{} of {}",
+            run.id(),
+            state.world_size,
+            state.world_size == 1 ? "" : "s",
+            request.program));
+    outcome =
+        launch::supervise(*launcher, request, run, state, signals, progress);
+    progress.close();
+  }
+  state.ended = os::real_clock().unix_seconds();
+  state.state = outcome ? launch::to_string(outcome->end) : "failed";
+  state.exit_code = outcome ? launch::exit_code(outcome->end) : 1;
+  state.detail = launch::redact(
+      job, outcome ? outcome->detail : outcome.error().to_string());
+  warn(launch::write_run_state(run, state));
+  if (!outcome) {
+    return Error(std::move(outcome.error()));
+  }
+  say_failure(*outcome, job, run);
+  warn(write_metrics(run));
+  warn(
+      record::write_logbook(
+          run,
+          {job.name, state.command, request.price_per_hour, priced.source}));
+  const auto report = make_report(run);
+  if (report) {
+    print_report(*report, format);
+  } else {
+    log_warning(report.error().to_string());
+  }
+  return state.exit_code;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Context& context) {
+  CLI::App* verb = app.add_subcommand(
+      "run", "run a job, or any program after '--', to its end");
+  verb->footer(
+      "lockstep run JOB.yaml [key=value ...]\n"
+      "lockstep run [options] -- PROGRAM ARGS...\n\n"
+      "Examples:\n"
+      "  lockstep run examples/dcgan.yaml trainer.max_epochs=1\n"
+      "  lockstep run --procs 2 -- python3 train.py\n"
+      "  lockstep run --procs 4 --max-duration 1h --price 0.40 -- ./prog");
+  auto options = std::make_shared<RunOptions>();
+  RunOptions& o = *options;
+  verb->add_option("job", o.words, "job file, then key=value to change it")
+      ->type_name("JOB.yaml key=value");
+  verb->add_option(
+          "--procs,--nproc-per-node,--nproc_per_node",
+          o.procs,
+          "ranks a node; default: its GPUs, else 1")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_option("--env", o.envs, "variable for the ranks")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  verb->add_option("--workdir", o.workdir, "folder the ranks start in")
+      ->type_name("DIR");
+  verb->add_option("--setup", o.setup, "shell command before the ranks start")
+      ->type_name("CMD");
+  verb->add_option("--timeout", o.timeout, "end it after this; exit code 124")
+      ->type_name("D");
+  verb->add_option("--retries", o.retries, "restarts after a failure")
+      ->check(CLI::Range(0, 1000000))
+      ->type_name("N");
+  verb->add_option("--budget", o.budget, "most dollars; exit code 4")
+      ->type_name("USD");
+  verb->add_option("--max-duration", o.max_duration, "longest run; exit code 4")
+      ->type_name("D");
+  verb->add_option("--grace", o.grace, "from the stop signal to SIGKILL")
+      ->type_name("D");
+  verb->add_option("--price", o.price, "dollars an hour and node")
+      ->type_name("USD");
+  verb->add_option("--name", o.name, "of the run")->type_name("NAME");
+  verb->add_option("--ranks", o.ranks, "whose output is shown: 0 or all")
+      ->check(CLI::IsMember({"0", "all"}))
+      ->type_name("R");
+  add_runs_dir(*verb, context);
+  verb->add_flag("--dry-run", o.dry_run, "show job, ranks and cost, and stop");
+  verb->add_flag("-y,--yes", o.yes, "do not ask");
+  // What needs other machines is refused by name, not as an unknown word.
+  const std::string other = "Other machines (not part of this version)";
+  verb->add_option("--hosts", o.hosts, "hosts, the head first")
+      ->delimiter(',')
+      ->type_name("a,b")
+      ->group(other);
+  verb->add_option("--hostfile", o.hostfile, "'host slots=N' lines")
+      ->type_name("F")
+      ->group(other);
+  verb->add_option("--cluster", o.cluster, "running cluster")
+      ->type_name("C")
+      ->group(other);
+  verb->add_option("--nodes,--nnodes", o.nodes, "nodes")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->group(other);
+  verb->add_option("--launcher", o.launcher, "how ranks are started")
+      ->check(CLI::IsMember({"local", "ssh", "mpi", "slurm"}))
+      ->type_name("L")
+      ->group(other);
+  verb->add_option("--container", o.container, "image for the ranks")
+      ->type_name("I")
+      ->group(other);
+  verb->add_flag("--detach", o.detach, "leave it running")->group(other);
+  verb->add_option("--keep", o.keep, "keep machines for a while")
+      ->type_name("D")
+      ->group(other);
+  set_action(*verb, context, [&context, options]() {
+    return run_job(*options, context);
+  });
+}
+
+}  // namespace lockstep::commands
