@@ -82,16 +82,19 @@ double Axis::position(double value) const {
                      : (value - low) / (high - low);
 }
 
-Axis linear_axis(double low, double high, int wanted, bool widen) {
+Axis linear_axis(double low, double high, int wanted, bool widen, bool whole) {
   // A flat line sits in the middle of some room around it.
   const double size = std::max(std::abs(low), std::abs(high));
   if (!(high - low > size * 1e-9)) {
-    const double room = size > 0 ? size * 0.1 : 0.5;
+    const double room = whole ? 1 : size > 0 ? size * 0.1 : 0.5;
     low -= low == 0 ? 0 : room;
     high += room;
   }
   Axis axis;
-  const double step = round_step((high - low) / std::max(wanted, 1));
+  double step = round_step((high - low) / std::max(wanted, 1));
+  if (whole && step < 5) {
+    step = std::max(std::floor(step), 1.0);
+  }
   if (widen) {
     // To the next tick when it is near, else by a little air.
     constexpr double kNear = 0.4;

@@ -21,7 +21,13 @@ struct Axis {
 
 // About `wanted` ticks at multiples of 1, 2, 2.5 or 5. With `widen` the range
 // grows to the next tick or gets some air. A range without extent gets one.
-Axis linear_axis(double low, double high, int wanted, bool widen);
+// With `whole` no tick stands between whole numbers.
+Axis linear_axis(
+    double low,
+    double high,
+    int wanted,
+    bool widen,
+    bool whole = false);
 
 // Ticks at powers of ten, with 2 and 5 between where there are few. low > 0.
 Axis log_axis(double low, double high);

@@ -2,7 +2,8 @@
 
 // logbook.md: what a person would write down about a run, made from the run
 // directory alone (events, metrics, job), so that it can be made again at any
-// time. Plots go beside it as SVG.
+// time, also for a run that failed, still goes on, or never began. Plots go
+// beside it as SVG. docs/run_directory.md describes the page.
 
 #include <map>
 #include <optional>
@@ -17,10 +18,10 @@
 namespace lockstep::record {
 
 struct LogbookInput {
-  std::string name;
-  std::string command;                  // that repeats the run
-  std::optional<Money> price_per_hour;  // of all machines together
-  std::string price_source;             // "--price", "user file"
+  std::string name{};
+  std::string command{};                  // that repeats the run
+  std::optional<Money> price_per_hour{};  // of all machines together
+  std::string price_source{};             // "--price", "user file"
 };
 
 // What the files say about a run; also behind `lockstep report`.
@@ -33,25 +34,54 @@ struct RunSummary {
   double init_seconds = 0;    // slowest rank
   int64_t steps = 0;
   int64_t epochs = 0;
-  int64_t samples = 0;            // over all ranks
-  double samples_per_second = 0;  // steady state: the first step left out
-  double iteration_seconds = 0;   // mean over steps and ranks
+  int64_t samples = 0;  // over all ranks
+  // Steady state: the first iteration after each start is left out.
+  double samples_per_second = 0;
+  double iteration_seconds = 0;  // mean over steps and ranks
   struct RankRow {
     int rank = 0;
     std::string node;
     int64_t iterations = 0;
+    int64_t samples = 0;
+    // Sums over all iterations, in seconds.
     double data = 0, compute = 0, communication = 0, wait = 0, total = 0;
     double peak_resident_bytes = 0, mean_cpu = 0, gpu_memory_bytes = 0;
-    std::optional<int> exit_code;
+    double mean_gpu_use = 0;
+    std::optional<int> exit_code;  // 128 + number for a signal
     std::string exit_reason;
   };
-  std::vector<RankRow> ranks;
+  std::vector<RankRow> ranks;  // by rank
   std::map<std::string, double> last_metrics;
   std::vector<wire::Checkpoint> checkpoints;
   int64_t skipped_lines = 0;
-};
-Result<RunSummary> summarise(const RunDirectory& run);
 
+  enum class Outcome {
+    kEmpty,       // no event was written
+    kUnfinished,  // goes on, or was killed: some rank wrote no exit
+    kFailed,      // a rank ended with another code than 0
+    kFinished,
+  };
+  Outcome outcome = Outcome::kEmpty;
+  std::string failure;  // "rank 1: exit code 3: ...", empty when none
+  int starts = 0;       // 1, and one more for each restart
+  std::map<std::string, std::string> facts;  // of the first rank's init
+  struct MetricRange {
+    double last = 0, lowest = 0, highest = 0;
+    int64_t last_step = 0, lowest_step = 0, highest_step = 0;
+  };
+  std::map<std::string, MetricRange> metrics;
+  std::optional<wire::Cost> cost;  // the control side's last word
+  struct Remark {
+    double time = 0;
+    std::string text;
+  };
+  std::vector<Remark> remarks;  // nodes and decisions, in order of time
+};
+// Reads events.jsonl; where that has no rank's events, ranks/*.jsonl.
+Result<RunSummary> summarise(const RunDirectory& run);
+std::string_view to_string(RunSummary::Outcome outcome);
+
+// Writes logbook.md and plots/*.svg.
 Result<void> write_logbook(const RunDirectory& run, const LogbookInput& input);
 
 }  // namespace lockstep::record

@@ -51,8 +51,12 @@ std::string_view dashes_of(size_t index) {
   return kDashes[index / 8 % kDashes.size()];
 }
 
+// Numbers near the ends of what a double holds would overflow on the way to
+// pixels: they break the line as NaN does.
 bool drawable(double x, double y, bool log_y) {
-  return std::isfinite(x) && std::isfinite(y) && (!log_y || y > 0);
+  constexpr double kMost = 1e300;
+  return std::abs(x) < kMost && std::abs(y) < kMost &&
+         (!log_y || y > 1 / kMost);
 }
 
 // Of points on one column of pixels: first, lowest, highest, last, in order.
@@ -194,10 +198,12 @@ std::string plot_svg(
   const int height = std::max(options.height, 150);
   Range x_range;
   Range y_range;
+  bool whole_x = true;  // steps and epochs have no halves
   for (const Series& one : series) {
     for (size_t i = 0; i < std::min(one.x.size(), one.y.size()); ++i) {
       if (drawable(one.x[i], one.y[i], options.log_y)) {
         x_range.take(one.x[i]);
+        whole_x = whole_x && one.x[i] == std::floor(one.x[i]);
         y_range.take(one.y[i]);
       }
     }
@@ -235,7 +241,7 @@ std::string plot_svg(
   x_range.high = std::clamp(x_range.high, -kMost, kMost);
   frame.y =
       options.log_y
-          ? log_axis(std::max(y_range.low, 1e-300), y_range.high)
+          ? log_axis(y_range.low, y_range.high)
           : linear_axis(
                 y_range.low, y_range.high, static_cast<int>(tall / 48), true);
   double label_width = 0;
@@ -246,7 +252,7 @@ std::string plot_svg(
   frame.right = width - kMargin - 10;
   const double wide = frame.right - frame.left;
   frame.x = linear_axis(
-      x_range.low, x_range.high, static_cast<int>(wide / 80), false);
+      x_range.low, x_range.high, static_cast<int>(wide / 80), false, whole_x);
   draw_grid(svg, frame, options);
   for (size_t i = 0; i < series.size(); ++i) {
     draw_series(svg, frame, series[i], i, options);

@@ -17,9 +17,9 @@ struct Series {
 };
 
 struct PlotOptions {
-  std::string title;
-  std::string x_label;
-  std::string y_label;
+  std::string title{};
+  std::string x_label{};
+  std::string y_label{};
   bool log_y = false;      // values that are not positive break the line
   bool from_zero = false;  // the y axis starts at 0
   bool smooth = false;     // a moving mean over the pale points

@@ -1,0 +1,515 @@
+#include "lockstep/record/logbook.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "lockstep/record/logbook_plots.h"
+#include "lockstep/record/run_story.h"
+
+namespace lockstep::record {
+
+namespace {
+
+using Outcome = RunSummary::Outcome;
+
+// One cell of a table: no character of it may end the cell or the row.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '`') {
+      out += '\\';
+    }
+    out += c == '\n' || c == '\r' ? ' ' : c;
+  }
+  return out;
+}
+
+// A block of code that no line of the text can end.
+std::string code_block(std::string_view text, std::string_view language) {
+  std::string fence = "```";
+  while (text.find(fence) != std::string_view::npos) {
+    fence += '`';
+  }
+  return fmt::format("{}{}\n{}\n{}\n", fence, language, text, fence);
+}
+
+std::string when(double unix_seconds) {
+  if (!(std::abs(unix_seconds) < 1e11)) {
+    return "unknown";
+  }
+  return fmt::format(
+      "{:%Y-%m-%d %H:%M:%S} UTC",
+      fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
+}
+
+std::string length(double seconds) {
+  return format_duration(from_seconds(std::clamp(seconds, 0.0, 9e9)));
+}
+
+std::string grouped(int64_t value) {
+  const std::string digits = fmt::format("{}", value);
+  const size_t sign = value < 0 ? 1 : 0;
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > sign && (digits.size() - i) % 3 == 0) {
+      text += ',';
+    }
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string number(double value) {
+  return std::abs(value) >= 1e4 && std::abs(value) < 1e15
+             ? grouped(std::llround(value))
+             : fmt::format("{:.4g}", value);
+}
+
+std::string bytes(double count) {
+  return count > 0
+             ? format_bytes(Bytes{static_cast<uint64_t>(std::min(count, 1e18))})
+             : "-";
+}
+
+std::string plural(int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", grouped(count), what, count == 1 ? "" : "s");
+}
+
+// A link when the file lies in the run directory, else the path itself.
+std::string link(const RunDirectory& run, const std::string& path) {
+  std::error_code error;
+  const auto root = std::filesystem::absolute(run.path(), error);
+  const auto whole = std::filesystem::absolute(path, error);
+  auto relative =
+      whole.lexically_normal().lexically_relative(root.lexically_normal());
+  if (relative.empty() || *relative.begin() == "..") {
+    // Written as seen from the run directory?
+    if (os::Path(path).is_relative() &&
+        std::filesystem::exists(run.path() / path, error)) {
+      relative = path;
+    } else {
+      return cell(path);
+    }
+  }
+  return fmt::format("[{}]({})", cell(relative.string()), relative.string());
+}
+
+class Page {
+ public:
+  Page(
+      const RunDirectory& run,
+      const LogbookInput& input,
+      const RunStory& story)
+      : run_(run), input_(input), story_(story), summary_(story.summary) {}
+
+  std::vector<Picture> pictures;
+
+  std::string write() {
+    add("# {}\n\n", cell(title()));
+    add("{}\n\n", headline());
+    what_ran();
+    if (summary_.outcome != Outcome::kEmpty) {
+      cost();
+      metrics();
+      speed();
+      resources();
+      endings();
+      checkpoints();
+    }
+    samples();
+    remarks();
+    files();
+    return std::move(text_);
+  }
+
+ private:
+  template <class... Values>
+  void add(fmt::format_string<Values...> form, Values&&... values) {
+    text_ += fmt::format(form, std::forward<Values>(values)...);
+  }
+  void row(std::string_view name, const std::string& value) {
+    if (!value.empty()) {
+      add("| {} | {} |\n", cell(name), value);
+    }
+  }
+  double seconds() const { return summary_.end - summary_.start; }
+  std::string title() const {
+    return !input_.name.empty() ? input_.name : summary_.id;
+  }
+
+  void show(std::vector<Picture> made) {
+    for (Picture& picture : made) {
+      add("![{}](plots/{})\n\n", cell(picture.title), picture.file);
+      pictures.push_back(std::move(picture));
+    }
+  }
+
+  std::string headline() const {
+    const std::string trained = fmt::format(
+        "{}, {} on {}",
+        plural(summary_.steps, "step"),
+        plural(summary_.world_size, "rank"),
+        plural(
+            static_cast<int64_t>(std::max<size_t>(summary_.nodes.size(), 1)),
+            "node"));
+    switch (summary_.outcome) {
+      case Outcome::kEmpty:
+        return "**Empty**: this run wrote no event. It did not start, or its "
+               "program writes none.";
+      case Outcome::kUnfinished:
+        return fmt::format(
+            "**Unfinished**: {} so far, {} after the start; not every rank "
+            "wrote its end. The run goes on, or it was killed.",
+            trained,
+            length(seconds()));
+      case Outcome::kFailed:
+        return fmt::format(
+            "**Failed** after {} ({}): {}",
+            length(seconds()),
+            trained,
+            cell(summary_.failure));
+      case Outcome::kFinished:
+        break;
+    }
+    return fmt::format("**Finished** in {}: {}.", length(seconds()), trained);
+  }
+
+  void what_ran() {
+    add("## What ran\n\n| | |\n|---|---|\n");
+    row("run", cell(summary_.id));
+    row("program", cell(summary_.program));
+    if (summary_.outcome != Outcome::kEmpty) {
+      row("started", when(summary_.start));
+      row("ended", when(summary_.end));
+      std::string took = length(seconds());
+      if (summary_.init_seconds > 0) {
+        took += fmt::format(
+            ", of which {} until the slowest rank was ready",
+            length(summary_.init_seconds));
+      }
+      row("duration", took);
+      row("ranks", fmt::format("{}", summary_.world_size));
+      row("nodes", cell(fmt::format("{}", fmt::join(summary_.nodes, ", "))));
+      if (summary_.starts > 1) {
+        row("restarts", fmt::format("{}", summary_.starts - 1));
+      }
+      row("batch", batch());
+      row("steps", grouped(summary_.steps));
+      row("epochs", grouped(summary_.epochs));
+      row("samples", grouped(summary_.samples));
+    }
+    for (const auto& [name, value] : summary_.facts) {
+      if (name != "command") {
+        row(name, cell(value));
+      }
+    }
+    std::string command = input_.command;
+    if (const auto fact = summary_.facts.find("command");
+        command.empty() && fact != summary_.facts.end()) {
+      command = fact->second;
+    }
+    if (!command.empty()) {
+      add("\nThe command that repeats it:\n\n{}", code_block(command, "sh"));
+    }
+    add("\n");
+  }
+
+  // What iterations say: the mean share of a rank and of all together.
+  std::string batch() const {
+    double all = 0;
+    double least = 0;
+    double most = 0;
+    for (const auto& rank : summary_.ranks) {
+      if (rank.iterations > 0) {
+        const double share = static_cast<double>(rank.samples) /
+                             static_cast<double>(rank.iterations);
+        least = all == 0 ? share : std::min(least, share);
+        most = std::max(most, share);
+        all += share;
+      }
+    }
+    if (all <= 0) {
+      return "";
+    }
+    const std::string each =
+        most - least < 0.05 ? fmt::format("{:.6g}", std::round(most * 10) / 10)
+                            : fmt::format(
+                                  "{:.6g} to {:.6g}",
+                                  std::round(least * 10) / 10,
+                                  std::round(most * 10) / 10);
+    return fmt::format(
+        "{} samples a rank and step, {:.6g} a step over all ranks (mean)",
+        each,
+        std::round(all * 10) / 10);
+  }
+
+  void cost() {
+    add("## Cost\n\n");
+    if (summary_.cost) {
+      add("{} as metered by the coordinator, now at {} an hour.\n\n",
+          format_money(Money::from_dollars(summary_.cost->dollars)),
+          format_money(Money::from_dollars(summary_.cost->dollars_per_hour)));
+    }
+    if (!input_.price_per_hour) {
+      if (!summary_.cost) {
+        add("No price given. `--price USD` (dollars an hour, all machines "
+            "together) or a price in the user file "
+            "`~/.config/lockstep/config.yaml` gives one.\n\n");
+      }
+      return;
+    }
+    const Money price = *input_.price_per_hour;
+    const double hours = seconds() / 3600;
+    add("{} an hour x {:.6f} h ({:.1f} s) = **{}**",
+        format_money(price),
+        hours,
+        seconds(),
+        format_money(price * hours));
+    add(" ({}all machines together)\n\n",
+        input_.price_source.empty()
+            ? ""
+            : fmt::format("price from {}, ", cell(input_.price_source)));
+    if (summary_.samples_per_second > 0 && price.dollars() > 0) {
+      const double per_dollar = 3600 / price.dollars();
+      add("At the steady speed one dollar buys {} samples or {} "
+          "iterations.\n\n",
+          number(summary_.samples_per_second * per_dollar),
+          number(per_dollar / summary_.iteration_seconds));
+    }
+  }
+
+  void metrics() {
+    if (summary_.metrics.empty()) {
+      return;
+    }
+    add("## Metrics\n\nMeans over ranks; the better end is bold where the name "
+        "tells which it is.\n\n| metric | last | lowest | at step | highest | "
+        "at step |\n|---|---:|---:|---:|---:|---:|\n");
+    for (const auto& [name, range] : summary_.metrics) {
+      const auto less = less_is_better(name);
+      const auto end = [](double value, bool bold) {
+        return fmt::format(fmt::runtime(bold ? "**{:.6g}**" : "{:.6g}"), value);
+      };
+      add("| {} | {:.6g} | {} | {} | {} | {} |\n",
+          cell(name),
+          range.last,
+          end(range.lowest, less.value_or(false)),
+          range.lowest_step,
+          end(range.highest, !less.value_or(true)),
+          range.highest_step);
+    }
+    add("\n");
+    show(metric_pictures(story_));
+  }
+
+  void speed() {
+    if (summary_.iteration_seconds <= 0) {
+      return;
+    }
+    add("## Speed\n\n{} samples a second over all ranks, {} an iteration "
+        "({} iterations a second). The first iteration after a start is left "
+        "out.\n\n",
+        number(summary_.samples_per_second),
+        length(summary_.iteration_seconds),
+        number(1 / summary_.iteration_seconds));
+    auto made = speed_pictures(story_);
+    show(std::move(made));
+    add("Seconds over all iterations, and their share:\n\n"
+        "| rank | node | iterations | samples | data | compute | "
+        "communication | wait | total |\n"
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (const auto& rank : summary_.ranks) {
+      const auto share = [&rank](double part) {
+        return fmt::format(
+            "{:.2f} ({:.1f}%)",
+            part,
+            rank.total > 0 ? 100 * part / rank.total : 0);
+      };
+      add("| {} | {} | {} | {} | {} | {} | {} | {} | {:.2f} |\n",
+          rank.rank,
+          cell(rank.node),
+          grouped(rank.iterations),
+          grouped(rank.samples),
+          share(rank.data),
+          share(rank.compute),
+          share(rank.communication),
+          share(rank.wait),
+          rank.total);
+    }
+    add("\n");
+  }
+
+  void resources() {
+    auto made = resource_pictures(story_);
+    if (made.empty()) {
+      return;
+    }
+    add("## Memory and processors\n\n| rank | highest resident memory | cores "
+        "in use (mean) | highest GPU memory | GPU use (mean) |\n"
+        "|---:|---:|---:|---:|---:|\n");
+    for (const auto& rank : summary_.ranks) {
+      const bool gpu = rank.gpu_memory_bytes > 0;
+      add("| {} | {} | {:.2f} | {} | {} |\n",
+          rank.rank,
+          bytes(rank.peak_resident_bytes),
+          rank.mean_cpu,
+          bytes(rank.gpu_memory_bytes),
+          gpu ? fmt::format("{:.0f}%", 100 * rank.mean_gpu_use) : "-");
+    }
+    add("\n");
+    show(std::move(made));
+  }
+
+  // How each rank ended, when there is something to tell.
+  void endings() {
+    const bool all_well = std::all_of(
+        summary_.ranks.begin(), summary_.ranks.end(), [](const auto& rank) {
+          return rank.exit_code == 0 && rank.exit_reason.empty();
+        });
+    if (all_well) {
+      return;
+    }
+    add("## How the ranks ended\n\n| rank | node | exit code | reason | log |\n"
+        "|---:|---|---:|---|---|\n");
+    for (const auto& rank : summary_.ranks) {
+      add("| {} | {} | {} | {} | [ranks/{}.log](ranks/{}.log) |\n",
+          rank.rank,
+          cell(rank.node),
+          rank.exit_code ? fmt::format("{}", *rank.exit_code) : "none written",
+          cell(rank.exit_reason),
+          rank.rank,
+          rank.rank);
+    }
+    add("\n");
+  }
+
+  void checkpoints() {
+    add("## Checkpoints\n\n");
+    if (summary_.checkpoints.empty()) {
+      add("None were written.\n\n");
+      return;
+    }
+    add("| step | reason | file | seconds to write |\n|---:|---|---|---:|\n");
+    constexpr size_t kMost = 20;
+    const auto& all = summary_.checkpoints;
+    const size_t first = all.size() > kMost ? all.size() - kMost : 0;
+    for (size_t i = first; i < all.size(); ++i) {
+      add("| {} | {} | {} | {:.2f} |\n",
+          all[i].step,
+          cell(all[i].reason),
+          link(run_, all[i].path),
+          all[i].seconds);
+    }
+    if (first > 0) {
+      add("\n{} earlier ones are in the events.\n", first);
+    }
+    add("\n");
+  }
+
+  // The last picture of each kind: names that differ only in their numbers are
+  // one kind.
+  void samples() {
+    std::map<std::string, std::string> last;
+    auto names = os::real_files().list(run_.samples());
+    for (const auto& name : names ? *names : std::vector<std::string>()) {
+      if (name.ends_with(".png") && !name.starts_with('.')) {
+        std::string kind;
+        for (const char c : name) {
+          if (c < '0' || c > '9') {
+            kind += c;
+          }
+        }
+        auto& kept = last[kind];
+        // Longer numbers are later ones.
+        if (std::pair(name.size(), name) > std::pair(kept.size(), kept)) {
+          kept = name;
+        }
+      }
+    }
+    if (last.empty()) {
+      return;
+    }
+    add("## Samples\n\nThe last of each kind; all are in "
+        "[samples](samples).\n\n");
+    for (const auto& [kind, name] : last) {
+      add("{}\n\n![{}](<samples/{}>)\n\n", cell(name), cell(name), name);
+    }
+  }
+
+  void remarks() {
+    if (!summary_.remarks.empty()) {
+      add("## Events of the cluster\n\n");
+      for (const auto& remark : summary_.remarks) {
+        add("- {}: {}\n", when(remark.time), cell(remark.text));
+      }
+      add("\n");
+    }
+    if (summary_.skipped_lines > 0 || !story_.notes.empty()) {
+      add("## What could not be read\n\n");
+      if (summary_.skipped_lines > 0) {
+        add("- {} of the events\n", plural(summary_.skipped_lines, "line"));
+      }
+      for (const auto& note : story_.notes) {
+        add("- {}\n", cell(note));
+      }
+      add("\n");
+    }
+  }
+
+  void files() {
+    add("## Files\n\n| file | content |\n|---|---|\n");
+    const auto one = [&](const os::Path& path, std::string_view content) {
+      if (os::real_files().exists(path)) {
+        const std::string name = path.lexically_relative(run_.path()).string();
+        add("| [{}]({}) | {} |\n", name, name, content);
+      }
+    };
+    one(run_.job(), "the resolved job");
+    one(run_.events(), "all events, one JSON object a line");
+    one(run_.metrics(), "metrics by step");
+    one(run_.timing(), "time of each iteration and rank");
+    one(run_.rank_log(0).parent_path(), "output of each rank");
+    one(run_.checkpoints(), "checkpoints");
+    one(run_.samples(), "sample pictures");
+    one(run_.tensorboard(),
+        fmt::format(
+            "TensorBoard's files: `tensorboard --logdir {}`",
+            run_.tensorboard().string()));
+    add("\n");
+  }
+
+  const RunDirectory& run_;
+  const LogbookInput& input_;
+  const RunStory& story_;
+  const RunSummary& summary_;
+  std::string text_;
+};
+
+}  // namespace
+
+Result<void> write_logbook(const RunDirectory& run, const LogbookInput& input) {
+  auto story = read_story(run);
+  if (!story) {
+    return std::move(story.error()).with_context("making the logbook");
+  }
+  Page page(run, input, *story);
+  const std::string text = page.write();
+  auto& files = os::real_files();
+  if (!page.pictures.empty()) {
+    LOCKSTEP_TRY(files.make_directories(run.plots()));
+  }
+  // The page last: it never points at a picture that is not there.
+  for (const Picture& picture : page.pictures) {
+    LOCKSTEP_TRY(files.write_atomic(run.plots() / picture.file, picture.svg));
+  }
+  return files.write_atomic(run.logbook(), text);
+}
+
+}  // namespace lockstep::record

@@ -1,0 +1,182 @@
+#include "lockstep/record/plot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/record/axis.h"
+#include "lockstep/record/svg.h"
+
+namespace lockstep::record {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t found = 0;
+  for (size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+TEST(Axis, TicksAreRound) {
+  const Axis axis = linear_axis(0.3, 9.7, 5, true);
+  EXPECT_THAT(axis.labels, ElementsAre("0", "2", "4", "6", "8", "10"));
+  EXPECT_EQ(axis.low, 0);
+  EXPECT_EQ(axis.high, 10);
+  EXPECT_EQ(axis.position(5), 0.5);
+}
+
+TEST(Axis, LabelsHaveTheDigitsTheyNeed) {
+  EXPECT_THAT(
+      linear_axis(0, 1, 4, true).labels,
+      ElementsAre("0", "0.25", "0.50", "0.75", "1.00"));
+  EXPECT_THAT(
+      linear_axis(0, 60'000, 3, true).labels,
+      ElementsAre("0", "20k", "40k", "60k"));
+  EXPECT_THAT(
+      linear_axis(0, 2e-4, 2, true).labels,
+      ElementsAre("0", "0.0001", "0.0002"));
+  EXPECT_THAT(linear_axis(-1, 1, 2, true).labels, ElementsAre("-1", "0", "1"));
+}
+
+TEST(Axis, ARangeWithoutExtentGetsOne) {
+  for (const double value : {0.0, 5.0, -3.0, 1e-20, 1e20}) {
+    const Axis axis = linear_axis(value, value, 4, true);
+    EXPECT_LT(axis.low, axis.high) << value;
+    EXPECT_LE(axis.low, value);
+    EXPECT_GE(axis.high, value);
+    EXPECT_GE(axis.ticks.size(), 2U) << value;
+  }
+}
+
+TEST(Axis, LogTicksArePowersOfTen) {
+  const Axis axis = log_axis(0.02, 30'000);
+  EXPECT_THAT(
+      axis.labels,
+      ElementsAre("0.01", "0.1", "1", "10", "100", "1000", "10000", "1e+05"));
+  EXPECT_NEAR(axis.position(axis.low), 0, 1e-12);
+  EXPECT_NEAR(axis.position(axis.high), 1, 1e-12);
+  EXPECT_THAT(
+      log_axis(1, 60).labels,
+      ElementsAre("1", "2", "5", "10", "20", "50", "100"));
+}
+
+TEST(Plot, ShowsTitleLabelsAndNames) {
+  const std::string svg = plot_svg(
+      {{"train", {1, 2, 3}, {1, 2, 3}}, {"test", {1, 2, 3}, {3, 2, 1}}},
+      {.title = "Loss & <more>", .x_label = "step", .y_label = "nats"});
+  EXPECT_THAT(svg, HasSubstr("Loss &amp; &lt;more&gt;"));
+  EXPECT_THAT(svg, HasSubstr(">step</text>"));
+  EXPECT_THAT(svg, HasSubstr(">nats</text>"));
+  EXPECT_THAT(svg, HasSubstr(">train</text>"));
+  EXPECT_THAT(svg, HasSubstr(">test</text>"));
+}
+
+TEST(Plot, ManyPointsMakeASmallFile) {
+  Series series{"x", {}, {}};
+  for (int i = 0; i < 500'000; ++i) {
+    series.x.push_back(i);
+    series.y.push_back(std::sin(i * 0.01));
+  }
+  series.y[123'456] = 40;  // the spike must stay
+  const std::string svg = plot_svg({series}, {.title = "t"});
+  EXPECT_LT(svg.size(), 80'000U);
+  EXPECT_THAT(svg, HasSubstr(">40</text>"));
+  // The highest point of the plot: the base line of the label row plus 23.
+  Series flat = series;
+  flat.y[123'456] = 0;
+  EXPECT_NE(svg, plot_svg({flat}, {.title = "t"}));
+}
+
+TEST(Plot, NanBreaksTheLine) {
+  const double nan = std::nan("");
+  const std::string svg =
+      plot_svg({{"x", {0, 1, 2, 3, 4}, {1, 2, nan, 2, 1}}}, {.title = "t"});
+  const size_t from = svg.find("<path d=\"") + 9;
+  const std::string moves = svg.substr(from, svg.find('"', from) - from);
+  EXPECT_EQ(count(moves, "M"), 2U);
+  EXPECT_EQ(count(moves, "L"), 2U);
+}
+
+TEST(Plot, APointAloneIsSeen) {
+  Series series{"x", {}, {}};
+  for (int i = 0; i < 101; ++i) {
+    series.x.push_back(i);
+    series.y.push_back(i == 50 ? 1.0 : std::nan(""));
+  }
+  EXPECT_EQ(count(plot_svg({series}, {}), "<circle"), 1U);
+}
+
+TEST(Plot, AnyNumbersGiveAPicture) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double max = std::numeric_limits<double>::max();
+  for (const auto& y : std::vector<std::vector<double>>{
+           {},
+           {0},
+           {5, 5, 5},
+           {inf, -inf},
+           {max, -max, 0},
+           {1e-320, 2e-320},
+           {-1, 0, 1},
+           {1, 2, 3, 4}}) {
+    for (const bool log_y : {false, true}) {
+      const std::string svg = plot_svg(
+          {{"x", {1, 2, 3}, y}},
+          {.title = "t", .log_y = log_y, .smooth = true});
+      EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+      EXPECT_THAT(svg, Not(HasSubstr("nan")));
+      EXPECT_THAT(svg, Not(HasSubstr("inf")));
+    }
+  }
+  EXPECT_THAT(plot_svg({}, {}), HasSubstr("no data"));
+}
+
+TEST(Plot, NineSeriesDiffer) {
+  std::vector<Series> series;
+  for (int i = 0; i < 9; ++i) {
+    series.push_back({"s", {0, 1}, {0, 1}});
+  }
+  EXPECT_THAT(plot_svg(series, {}), HasSubstr("stroke-dasharray"));
+  series.pop_back();
+  EXPECT_THAT(plot_svg(series, {}), Not(HasSubstr("stroke-dasharray")));
+}
+
+TEST(Bars, SharesAreWritten) {
+  Bars bars;
+  bars.parts = {"compute", "wait"};
+  bars.rows = {{"rank 0", {3, 1}}, {"rank 1", {4, 0}}};
+  bars.title = "Split";
+  const std::string svg = bars_svg(bars);
+  EXPECT_THAT(svg, HasSubstr(">75%</text>"));
+  EXPECT_THAT(svg, HasSubstr(">25%</text>"));
+  EXPECT_THAT(svg, HasSubstr(">100%</text>"));
+  EXPECT_THAT(svg, HasSubstr(">rank 1</text>"));
+}
+
+TEST(Bars, OddInputGivesAPicture) {
+  Bars bars;
+  EXPECT_THAT(bars_svg(bars), HasSubstr("no data"));
+  bars.parts = {"a"};
+  bars.rows = {{"x", {}}, {"y", {std::nan("")}}, {"z", {-1}}};
+  EXPECT_THAT(bars_svg(bars), HasSubstr("no data"));
+  bars.rows.assign(1000, {"x", {1}});
+  EXPECT_THAT(bars_svg(bars), HasSubstr("first 128 of 1000"));
+}
+
+TEST(Svg, TextIsFitForXml) {
+  EXPECT_EQ(xml_text("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
+  EXPECT_EQ(xml_text(std::string("a\0b\x1b", 4)), "a?b?");
+  EXPECT_EQ(xml_text("\xc3\xa4 \xe2\x82\xac"), "\xc3\xa4 \xe2\x82\xac");
+  EXPECT_EQ(xml_text("\xff\xc3"), "??");
+  EXPECT_EQ(xml_text("\xed\xa0\x80"), "???");  // half a surrogate pair
+}
+
+}  // namespace
+}  // namespace lockstep::record

@@ -1,0 +1,86 @@
+#include "lockstep/record/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "lockstep/record/temporary_folder_test.h"
+
+namespace lockstep::record {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RunDirectory, CreateMakesFoldersUnderAUniqueId) {
+  const TemporaryFolder folder;
+  auto first = RunDirectory::create(folder.path() / "runs", "dcgan");
+  auto second = RunDirectory::create(folder.path() / "runs", "dcgan");
+  ASSERT_TRUE(first) << first.error().to_string();
+  ASSERT_TRUE(second);
+  EXPECT_NE(first->id(), second->id());
+  EXPECT_THAT(first->id(), testing::StartsWith("dcgan-"));
+  for (const char* name :
+       {"ranks", "tensorboard", "checkpoints", "samples", "plots"}) {
+    EXPECT_TRUE(std::filesystem::is_directory(first->path() / name)) << name;
+  }
+  EXPECT_EQ(first->rank_log(3), first->path() / "ranks" / "3.log");
+  EXPECT_EQ(first->rank_events(3), first->path() / "ranks" / "3.jsonl");
+}
+
+TEST(RunDirectory, OpenAddsWhatIsAbsent) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "out";
+  std::vector<std::jthread> ranks;
+  for (int i = 0; i < 4; ++i) {
+    ranks.emplace_back([&path] { EXPECT_TRUE(RunDirectory::open(path)); });
+  }
+  ranks.clear();
+  EXPECT_TRUE(std::filesystem::is_directory(path / "checkpoints"));
+  auto slash = RunDirectory::open(path / "");
+  ASSERT_TRUE(slash);
+  EXPECT_EQ(slash->id(), "out");
+}
+
+TEST(RunDirectory, AnUnusablePlaceIsNamedWithAWayOut) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "file";
+  std::ofstream(file) << "x";
+  for (const auto& result :
+       {RunDirectory::create(file / "runs", "x"), RunDirectory::open(file)}) {
+    ASSERT_FALSE(result);
+    EXPECT_THAT(result.error().to_string(), HasSubstr(file.string()));
+    EXPECT_THAT(result.error().to_string(), HasSubstr("--runs-dir"));
+  }
+}
+
+TEST(RunDirectory, ReadersMakeNothing) {
+  const TemporaryFolder folder;
+  auto absent = RunDirectory::existing(folder.path() / "absent");
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code(), ErrorCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "absent"));
+  EXPECT_FALSE(RunDirectory::existing(folder.path()));
+}
+
+TEST(RunDirectory, ListHasTheNewestFirst) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(list_runs(folder.path() / "absent")->empty());
+  auto old = RunDirectory::create(folder.path(), "z");
+  auto young = RunDirectory::create(folder.path(), "a");
+  std::filesystem::create_directory(folder.path() / "other");
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(
+      old->path() / "ranks", now - std::chrono::hours(1));
+  std::filesystem::last_write_time(young->path() / "ranks", now);
+  auto runs = list_runs(folder.path());
+  ASSERT_TRUE(runs);
+  ASSERT_EQ(runs->size(), 2U);
+  EXPECT_EQ((*runs)[0].id(), young->id());
+  EXPECT_EQ((*runs)[1].id(), old->id());
+}
+
+}  // namespace
+}  // namespace lockstep::record
