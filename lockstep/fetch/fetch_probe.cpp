@@ -1,5 +1,6 @@
 // Drives the downloader and the unpacker from tests/test_fetch.py:
-//   fetch_probe download URL TO [CHECKSUM]    prints bytes, resumed, attempts
+//   fetch_probe download URL TO [CHECKSUM|-] [ATTEMPTS]
+//                                             prints bytes, resumed, attempts
 //   fetch_probe unpack ARCHIVE INTO           prints the names
 // An error goes to stderr with its code; exit status 1.
 
@@ -28,7 +29,10 @@ int probe_download(const std::vector<std::string>& arguments) {
   options.say = [](const std::string& line) {
     fmt::print(stderr, "{}\n", line);
   };
-  if (arguments.size() > 3) {
+  if (arguments.size() > 4) {
+    options.attempts = std::stoi(arguments[4]);
+  }
+  if (arguments.size() > 3 && arguments[3] != "-") {
     auto checksum = parse_checksum(arguments[3]);
     if (!checksum) {
       return fail(checksum.error());

@@ -316,7 +316,8 @@ Attempt Downloader::attempt() {
   const bool same = mark.url == options_.url &&
                     (!mark.validator.empty() || options_.checksum);
   transfer.offset = same ? static_cast<uint64_t>(facts.st_size) : 0;
-  if (::ftruncate(file.get(), static_cast<off_t>(transfer.offset)) != 0 ||
+  const auto kept_size = static_cast<off_t>(transfer.offset);
+  if ((facts.st_size != kept_size && ::ftruncate(file.get(), kept_size) != 0) ||
       ::lseek(file.get(), 0, SEEK_END) < 0) {
     return {
         Ending::kFinal,
