@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/resize.h"
 
 namespace lockstep::data {
 
@@ -19,8 +20,6 @@ struct Batch {
   at::Tensor labels;  // [n], int64
   int64_t size = 0;
 };
-
-enum class Resize { kBilinear, kBicubic };  // antialiased, as PyTorch's
 
 struct LoaderOptions {
   int64_t batch_size = 1;
@@ -51,6 +50,7 @@ class Loader {
   // None at the end of the epoch.
   std::optional<Batch> next();
   int64_t batches() const;  // in an epoch, on this rank
+  int64_t batch_size() const;
 
  private:
   struct Impl;

@@ -3,7 +3,7 @@
 // Which samples a rank sees, in which order: a permutation by seed and epoch,
 // padded from its own front to a multiple of the world, rank r taking every
 // W-th from the r-th. Pure: any step of any epoch can be asked for, so a
-// resumed run goes on mid-epoch.
+// resumed run goes on mid-epoch. Nonsense sizes throw std::invalid_argument.
 
 #include <cstdint>
 #include <vector>
@@ -22,6 +22,13 @@ struct ShardOptions {
 
 // The rank's indices for an epoch.
 std::vector<int64_t> shard(const ShardOptions& options, int64_t epoch);
+// How many they are, without making them.
+int64_t shard_size(const ShardOptions& options);
+
+// 0..size-1 in the order of an epoch: Fisher-Yates from the back, the draws
+// being the stream of random.h whose key is made of seed and epoch. Equal on
+// every machine.
+std::vector<int64_t> permutation(int64_t size, uint64_t seed, int64_t epoch);
 
 // ceil(ceil(size/world)/batch), or the floor when drop_last.
 int64_t batches_per_epoch(

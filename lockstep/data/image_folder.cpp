@@ -1,0 +1,187 @@
+#include "lockstep/data/image_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "lockstep/base/log.h"
+#include "lockstep/data/byte_stream.h"
+#include "lockstep/data/decode.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Entry {
+  std::string path;
+  int64_t label;
+};
+
+class ImageFolder final : public Dataset {
+ public:
+  ImageFolder(std::vector<Entry> entries, std::vector<std::string> classes)
+      : entries_(std::move(entries)), classes_(std::move(classes)) {}
+  int64_t size() const override {
+    return static_cast<int64_t>(entries_.size());
+  }
+  int channels() const override { return 3; }
+  std::vector<std::string> classes() const override { return classes_; }
+  int64_t label(int64_t index) const override {
+    return entries_.at(static_cast<size_t>(index)).label;
+  }
+  void read(int64_t index, RawImage& image) const override {
+    const Entry& entry = entries_.at(static_cast<size_t>(index));
+    decode_image(read_file(entry.path), entry.path, image);
+  }
+
+ private:
+  std::vector<Entry> entries_;
+  std::vector<std::string> classes_;
+};
+
+bool has_image_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+bool hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+// What was passed over, for one warning.
+struct Skipped {
+  int64_t count = 0;
+  std::string first;
+  void add(const fs::path& path) {
+    if (count++ == 0) {
+      first = path.string();
+    }
+  }
+};
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    if (!hidden(it->path())) {
+      paths.push_back(it->path());
+    }
+  }
+  if (error) {
+    throw DataError(
+        fmt::format("cannot read {}: {}", folder.string(), error.message()));
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+void collect(
+    const fs::path& folder,
+    int64_t label,
+    std::vector<Entry>& entries,
+    Skipped& skipped,
+    int depth) {
+  constexpr int kMaxDepth = 32;  // a link may point upwards
+  for (const fs::path& path : sorted_entries(folder)) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
+      if (depth < kMaxDepth) {
+        collect(path, label, entries, skipped, depth + 1);
+      }
+    } else if (has_image_name(path)) {
+      entries.push_back({path.string(), label});
+    } else {
+      skipped.add(path);
+    }
+  }
+}
+
+fs::path split_folder(const std::string& root, bool train) {
+  std::error_code error;
+  if (!fs::is_directory(root, error)) {
+    throw DataError(
+        fmt::format(
+            "image folder {} is not there; set data.root to a folder with "
+            "<class>/*.png or *.jpg",
+            root));
+  }
+  const fs::path base(root);
+  const bool parted = fs::is_directory(base / "train", error);
+  if (train) {
+    return parted ? base / "train" : base;
+  }
+  for (const char* name : {"test", "val"}) {
+    if (fs::is_directory(base / name, error)) {
+      return base / name;
+    }
+  }
+  throw DataError(
+      fmt::format(
+          "image folder {} has no test images: expected {}/train and {}/test",
+          root,
+          root,
+          root));
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset>
+open_image_folder(const std::string& root, bool train, int64_t limit) {
+  const fs::path base = split_folder(root, train);
+  std::vector<Entry> flat;
+  std::vector<Entry> entries;
+  std::vector<std::string> classes;
+  Skipped skipped;
+  for (const fs::path& path : sorted_entries(base)) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
+      const auto label = static_cast<int64_t>(classes.size());
+      const size_t before = entries.size();
+      collect(path, label, entries, skipped, 0);
+      if (entries.size() > before) {
+        classes.push_back(path.filename().string());
+      }
+    } else if (has_image_name(path)) {
+      flat.push_back({path.string(), 0});
+    } else {
+      skipped.add(path);
+    }
+  }
+  if (entries.empty()) {
+    entries = std::move(flat);
+  } else if (!flat.empty()) {
+    // Beside class folders an image has no class.
+    for (const Entry& entry : flat) {
+      skipped.add(entry.path);
+    }
+  }
+  if (entries.empty()) {
+    throw DataError(
+        fmt::format(
+            "no images in {}: expected <class>/*.png or *.jpg, or images "
+            "right in it",
+            base.string()));
+  }
+  if (skipped.count > 0) {
+    log_warning(
+        fmt::format(
+            "{}: passed over {} files that are no images of a class, the "
+            "first being {}",
+            base.string(),
+            skipped.count,
+            skipped.first));
+  }
+  if (limit > 0 && entries.size() > static_cast<size_t>(limit)) {
+    entries.resize(static_cast<size_t>(limit));
+  }
+  return std::make_unique<ImageFolder>(std::move(entries), std::move(classes));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,193 @@
+#include "lockstep/data/loader.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/data/batch_queue.h"
+#include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+namespace {
+
+void expect(bool good, const char* key, int64_t value, const char* accepted) {
+  if (!good) {
+    throw DataError(
+        fmt::format("data.{} = {}; accepted: {}", key, value, accepted));
+  }
+}
+
+void validate(const Dataset* dataset, const LoaderOptions& options) {
+  if (dataset == nullptr || dataset->size() < 1) {
+    throw DataError("the data set is empty");
+  }
+  expect(
+      options.batch_size >= 1, "batch_size", options.batch_size, "1 and more");
+  expect(
+      options.image_size >= 1 && options.image_size <= 65536,
+      "image_size",
+      options.image_size,
+      "1 to 65536");
+  expect(
+      options.workers >= 0 && options.workers <= 1024,
+      "workers",
+      options.workers,
+      "0 to 1024");
+  expect(options.prefetch >= 1, "prefetch", options.prefetch, "1 and more");
+  expect(options.world >= 1, "world", options.world, "1 and more");
+  expect(
+      options.rank >= 0 && options.rank < options.world,
+      "rank",
+      options.rank,
+      "0 to the world less 1");
+}
+
+ShardOptions shard_options(const Dataset& data, const LoaderOptions& options) {
+  ShardOptions result;
+  result.size = data.size();
+  result.rank = options.rank;
+  result.world = options.world;
+  result.seed = options.seed;
+  result.shuffle = options.shuffle;
+  result.pad = options.pad;
+  return result;
+}
+
+BatchQueueOptions queue_options(const LoaderOptions& options) {
+  BatchQueueOptions result;
+  result.resize.height = options.image_size;
+  result.resize.width = options.image_size;
+  result.resize.resize = options.resize;
+  result.resize.mean = options.mean;
+  result.resize.stddev = options.stddev;
+  result.resize.channels_last = options.channels_last;
+  result.flip = options.flip;
+  result.seed = options.seed;
+  result.workers = options.workers;
+  result.prefetch = options.prefetch;
+  return result;
+}
+
+}  // namespace
+
+struct Loader::Impl {
+  LoaderOptions options;
+  ShardOptions shard;
+  int64_t num_batches = 0;
+  int channels = 0;
+  bool pinned = false;
+  // Before the queue, which asks it for memory until it is gone.
+  std::optional<BufferPool> pool;
+  std::optional<BatchQueue> queue;
+
+  at::Tensor make_images(int64_t count) {
+    const int64_t side = options.image_size;
+    const std::array<int64_t, 4> sizes = {count, channels, side, side};
+    const std::array<int64_t, 4> strides =
+        options.channels_last
+            ? std::array<
+                  int64_t,
+                  4>{side * side * channels, 1, side * channels, channels}
+            : std::array<int64_t, 4>{
+                  side * side * channels, side * side, side, 1};
+    if (pinned) {
+      // LibTorch's page-locked blocks wait for the copies made from them
+      // before they are used again; ours could not know.
+      return at::empty(
+          sizes,
+          at::TensorOptions().dtype(at::kFloat).pinned_memory(true),
+          options.channels_last ? at::MemoryFormat::ChannelsLast
+                                : at::MemoryFormat::Contiguous);
+    }
+    std::shared_ptr<void> block = pool->get();
+    void* data = block.get();
+    return at::from_blob(
+        data,
+        sizes,
+        strides,
+        [block = std::move(block)](void*) mutable { block.reset(); },
+        at::TensorOptions().dtype(at::kFloat));
+  }
+
+  // The tensors are made here, on the consumer's thread; workers see memory.
+  BatchMemory allocate(int64_t count) {
+    auto batch = std::make_shared<Batch>();
+    batch->images = make_images(count);
+    batch->labels = at::empty(
+        {count}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
+    batch->size = count;
+    BatchMemory memory;
+    memory.images = batch->images.data_ptr<float>();
+    memory.labels = batch->labels.data_ptr<int64_t>();
+    memory.owner = std::move(batch);
+    return memory;
+  }
+};
+
+Loader::Loader(
+    std::shared_ptr<const Dataset> dataset,
+    const LoaderOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  validate(dataset.get(), options);
+  Impl& impl = *impl_;
+  impl.options = options;
+  impl.shard = shard_options(*dataset, options);
+  impl.channels = dataset->channels();
+  impl.pinned = options.pinned && at::hasCUDA();
+  const int64_t count = shard_size(impl.shard);
+  impl.num_batches =
+      options.drop_last ? count / options.batch_size
+                        : (count + options.batch_size - 1) / options.batch_size;
+  if (options.drop_last && impl.num_batches == 0) {
+    throw DataError(
+        fmt::format(
+            "data.batch_size = {} is larger than the shard of a rank: {} of "
+            "{} samples over {} ranks",
+            options.batch_size,
+            count,
+            dataset->size(),
+            options.world));
+  }
+  const auto image_floats = static_cast<size_t>(options.image_size) *
+                            static_cast<size_t>(options.image_size) *
+                            static_cast<size_t>(impl.channels);
+  // A batch larger than the shard never fills.
+  const auto most = static_cast<size_t>(std::min(options.batch_size, count));
+  impl.pool.emplace(
+      std::max<size_t>(most, 1) * image_floats * sizeof(float),
+      static_cast<size_t>(options.prefetch) + 2);
+  impl.queue.emplace(
+      std::move(dataset), queue_options(options), [&impl](int64_t size) {
+        return impl.allocate(size);
+      });
+}
+
+Loader::~Loader() = default;
+
+void Loader::start(int64_t epoch, int64_t first) {
+  expect(first >= 0, "first batch", first, "0 and more");
+  impl_->queue->start(
+      shard(impl_->shard, epoch),
+      impl_->options.batch_size,
+      first,
+      impl_->num_batches,
+      epoch);
+}
+
+std::optional<Batch> Loader::next() {
+  std::optional<BatchMemory> memory = impl_->queue->next();
+  if (!memory) {
+    return std::nullopt;
+  }
+  return std::move(*std::static_pointer_cast<Batch>(memory->owner));
+}
+
+int64_t Loader::batches() const {
+  return impl_->num_batches;
+}
+
+}  // namespace lockstep::data

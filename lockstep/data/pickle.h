@@ -1,0 +1,28 @@
+#pragma once
+
+// Reads the one kind of Python pickle that CIFAR-10's batches are: a
+// dictionary with a list of small integers and a two-dimensional array of
+// bytes, as protocol 2 (and 3) writes it. Nothing is ever called or imported:
+// the three names that build a NumPy array are recognised, any other is an
+// error. Damaged or other pickles throw DataError with the file's name and the
+// offset.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+
+struct PickledBatch {
+  std::vector<uint8_t> labels;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::span<const uint8_t> data;  // rows x columns, inside `file`
+};
+
+PickledBatch read_pickled_batch(
+    std::span<const uint8_t> file,
+    const std::string& name);
+
+}  // namespace lockstep::data
