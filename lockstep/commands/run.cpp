@@ -479,7 +479,14 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
   warn(
       record::write_logbook(
           run,
-          {job.name, state.command, request.price_per_hour, priced.source}));
+          {.name = job.name,
+           .command = state.command,
+           .price_per_hour = request.price_per_hour,
+           .price_source = priced.source,
+           .started = state.started,
+           .ended = state.ended,
+           .ending =
+               outcome->end == launch::RunEnd::kDone ? "" : state.detail}));
   const auto report = make_report(run);
   if (report) {
     print_report(*report, format);

@@ -27,9 +27,10 @@ using namespace std::chrono_literals;
 
 // Events that may wait in memory before iteration and resource are dropped.
 constexpr size_t kBound = 8192;
-// Iterations are gathered this long, so that a fast loop costs few writes and
-// few wake-ups; other kinds go out at once.
+// Events are gathered this long, so that a fast loop costs few writes and few
+// wake-ups of a thread that would take the trainer's core.
 constexpr auto kGather = 50ms;
+constexpr auto kGatherUrgent = 2ms;  // kinds that may not be dropped
 constexpr auto kRetry = 200ms;
 constexpr auto kDrain = 5s;
 constexpr size_t kBatchText = size_t{1} << 20;
@@ -107,6 +108,7 @@ class Queue {
         if (!urgent_) {
           wake_.wait_for(lock, kGather, [&] { return asked() || urgent_; });
         }
+        wake_.wait_for(lock, kGatherUrgent, asked);
         batch.swap(queue_);
         taken = pushed_;
         urgent_ = false;

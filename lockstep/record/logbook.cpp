@@ -114,6 +114,9 @@ class Page {
   std::string write() {
     add("# {}\n\n", cell(title()));
     add("{}\n\n", headline());
+    if (!input_.ending.empty()) {
+      add("The launcher says: {}\n\n", cell(input_.ending));
+    }
     what_ran();
     if (summary_.outcome != Outcome::kEmpty) {
       cost();
@@ -498,6 +501,12 @@ Result<void> write_logbook(const RunDirectory& run, const LogbookInput& input) {
   auto story = read_story(run);
   if (!story) {
     return std::move(story.error()).with_context("making the logbook");
+  }
+  if (input.started > 0) {
+    story->summary.start = input.started;
+  }
+  if (input.ended > 0) {
+    story->summary.end = input.ended;
   }
   Page page(run, input, *story);
   const std::string text = page.write();

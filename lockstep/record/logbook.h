@@ -22,6 +22,9 @@ struct LogbookInput {
   std::string command{};                  // that repeats the run
   std::optional<Money> price_per_hour{};  // of all machines together
   std::string price_source{};             // "--price", "user file"
+  // As the launcher measured and judged it; else what the events say.
+  double started = 0, ended = 0;  // Unix seconds
+  std::string ending{};           // "stopped by the budget of $5.00"
 };
 
 // What the files say about a run; also behind `lockstep report`.

@@ -259,13 +259,11 @@ std::vector<Picture> metric_pictures(const RunStory& story) {
         "Losses", "losses.svg", losses, "loss, mean over ranks"));
   }
   if (!shares.empty()) {
-    std::string title = shares[0].name;
-    for (size_t i = 1; i < shares.size(); ++i) {
-      title += i < 4 ? ", " + shares[i].name : "";
-    }
-    title += shares.size() > 4 ? ", ..." : "";
-    pictures.push_back(
-        metric_picture(title, "shares.svg", shares, "mean over ranks"));
+    pictures.push_back(metric_picture(
+        shares.size() == 1 ? shares[0].name : "Metrics between 0 and 1",
+        "shares.svg",
+        shares,
+        "mean over ranks"));
   }
   for (const Series& series : others) {
     if (pictures.size() < kMostPictures) {

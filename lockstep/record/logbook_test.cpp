@@ -190,6 +190,17 @@ TEST_F(LogbookTest, WithoutPriceItSaysHowToGiveOne) {
   EXPECT_THAT(text, Not(HasSubstr("No price given")));
 }
 
+TEST_F(LogbookTest, TheLauncherKnowsItsOwnTime) {
+  whole_run();
+  const std::string text = page(
+      {.price_per_hour = Money::from_dollars(1),
+       .started = kStart - 2,
+       .ended = kStart + 34,
+       .ending = "stopped by the budget"});
+  EXPECT_THAT(text, HasSubstr("(36.0 s) = **$0.0100**"));
+  EXPECT_THAT(text, HasSubstr("The launcher says: stopped by the budget"));
+}
+
 TEST_F(LogbookTest, AFailedRunNamesTheRankAndTheReason) {
   for (int rank = 0; rank < 2; ++rank) {
     init(rank, 2);

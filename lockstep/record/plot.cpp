@@ -23,7 +23,7 @@ constexpr double kMargin = 16;
 constexpr double kTickRoom = 20;
 constexpr size_t kDotsBelow = 40;      // fewer points are marked one by one
 constexpr size_t kSmoothAbove = 60;    // fewer points need no mean
-constexpr size_t kWindowsAcross = 40;  // of the moving mean
+constexpr size_t kWindowsAcross = 25;  // of the moving mean
 
 struct Range {
   double low = std::numeric_limits<double>::infinity();
