@@ -190,4 +190,8 @@ int64_t Loader::batches() const {
   return impl_->num_batches;
 }
 
+int64_t Loader::batch_size() const {
+  return impl_->options.batch_size;
+}
+
 }  // namespace lockstep::data
