@@ -111,6 +111,9 @@ Result<Report> make_report(const record::RunDirectory& run) {
   Report report;
   LOCKSTEP_ASSIGN(report.summary, record::summarise(run));
   LOCKSTEP_ASSIGN(report.state, launch::read_run_state(run));
+  if (report.summary.program.empty() && report.state) {
+    report.summary.program = report.state->program;
+  }
   report.directory = run.path();
   report.picture = newest_picture(run.samples());
   if (os::real_files().exists(run.logbook())) {

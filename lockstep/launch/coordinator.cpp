@@ -140,9 +140,7 @@ void Coordinator::take_event(const wire::Event& event) {
     }
   } else if (const auto* exit = std::get_if<wire::Exit>(&event.body)) {
     said_exit_.insert(event.rank);
-    if (!exit->reason.empty()) {
-      verdict_.say_reason(event.rank, exit->reason);
-    }
+    verdict_.take(event.rank, *exit);
   }
 }
 

@@ -46,6 +46,7 @@ Result<void> write_run_state(
       {"generation", state.generation},
       {"dollars_per_hour", state.dollars_per_hour},
       {"command", state.command},
+      {"program", state.program},
       {"price_source", state.price_source}};
   // Renamed but not synced: after a power cut the run is over anyway, and a
   // sync would be a good part of the time that a launch takes.
@@ -93,6 +94,7 @@ Result<std::optional<RunStateFile>> read_run_state(
     state.generation = object.value("generation", 0);
     state.dollars_per_hour = object.value("dollars_per_hour", 0.0);
     state.command = object.value("command", "");
+    state.program = object.value("program", "");
     state.price_source = object.value("price_source", "");
   } catch (const json::exception& error) {
     return Error(

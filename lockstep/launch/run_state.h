@@ -28,6 +28,7 @@ struct RunStateFile {
   int generation = 0;
   double dollars_per_hour = 0;  // 0: no price is known
   std::string command;          // that repeats it
+  std::string program;          // what the ranks run
   std::string price_source;
 };
 

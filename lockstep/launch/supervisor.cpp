@@ -19,7 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Duration kLook = milliseconds(100);   // at output and events
+constexpr Duration kLook = milliseconds(100);  // at output and events
+constexpr Duration kCulpritWait = milliseconds(500);
 constexpr Duration kFailureGrace = seconds(2);  // for ranks beside a failed one
 constexpr Duration kKillPatience = seconds(10);  // SIGKILL to gone
 constexpr Duration kMostOrphanGrace = seconds(10);
@@ -193,6 +194,7 @@ class Supervisor {
   void run_to_idle() {
     size_t busy = agents_.size();
     gone_deadline_.reset();
+    culprit_deadline_.reset();
     auto next_look = os::real_clock().now() + kLook;
     while (busy > 0) {
       wait_for_news(next_look);
@@ -221,6 +223,9 @@ class Supervisor {
         log_error("some processes do not end, even by SIGKILL");
         return;
       }
+    }
+    if (cause_ == Cause::kNone && coordinator_.failure()) {
+      cause_ = Cause::kFailure;  // all ended by themselves meanwhile
     }
     flush();
   }
@@ -269,7 +274,14 @@ class Supervisor {
   }
 
   void note_failure() {
-    if (cause_ == Cause::kNone && coordinator_.failure()) {
+    if (cause_ != Cause::kNone || !coordinator_.failure()) {
+      return;
+    }
+    // A rank that lost a peer may end before the peer has quite died.
+    if (!culprit_deadline_) {
+      culprit_deadline_ = os::Deadline::after(kCulpritWait);
+    }
+    if (!coordinator_.failure()->consequence || culprit_deadline_->passed()) {
       end_ranks(Cause::kFailure, SIGTERM, kFailureGrace);
     }
   }
@@ -389,6 +401,7 @@ class Supervisor {
   int interrupts_ = 0;
   bool warned_ = false;
   std::optional<os::Deadline> gone_deadline_;
+  std::optional<os::Deadline> culprit_deadline_;
 };
 
 }  // namespace

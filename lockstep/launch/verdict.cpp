@@ -8,17 +8,16 @@ namespace {
 // How likely an end is a cause and not a consequence, for ends seen at the
 // same moment: a crash tears connections, torn connections make the others
 // exit with an error or abort.
-int weight_of(const RankExited& exit, const std::string& reason) {
+int weight_of(const RankExited& exit, bool consequence, bool said) {
   if (exit.out_of_memory) {
     return 6;
   }
-  if (reason.find("peer") != std::string::npos ||
-      reason.find("aborted") != std::string::npos) {
-    return 1;
+  if (consequence) {
+    return 0;
   }
   switch (exit.status.signal) {
     case 0:
-      return reason.empty() ? 3 : 4;
+      return said ? 4 : 3;
     case SIGABRT:
       return 2;
     case SIGTERM:
@@ -55,31 +54,36 @@ std::string Failure::to_string() const {
       reason);
 }
 
-void Verdict::say_reason(int rank, const std::string& reason) {
-  reasons_[rank] = reason;
+void Verdict::take(int rank, const wire::Exit& said) {
+  said_[rank] = said;
 }
 
 void Verdict::take(const RankExited& exit, const std::string& host) {
   if (exit.status.ok() || exit.was_stopped) {
     return;
   }
-  const std::string& reason = reasons_[exit.rank];
-  const int weight = weight_of(exit, reason);
-  const bool first = !failure_;
-  const bool likelier =
-      !first && exit.batch == batch_ && weight > weight_ && !failure_->lost;
-  if (!first && !likelier) {
+  // The trainer's code for "a peer is lost or does not answer".
+  constexpr int kLostPeer = 3;
+  const auto said = said_.find(exit.rank);
+  const bool spoke = said != said_.end() && said->second.code != 0;
+  const bool consequence =
+      spoke && said->second.code == kLostPeer && exit.status.signal == 0;
+  const int weight = weight_of(exit, consequence, spoke);
+  const bool same_moment = failure_ && exit.batch == batch_;
+  const bool likelier = failure_ && !failure_->lost && weight > weight_ &&
+                        (same_moment || failure_->consequence);
+  if (failure_ && !likelier) {
     return;
   }
   failure_ = Failure{
-      exit.rank,
-      false,
-      host,
-      exit.pid,
-      exit.status,
-      exit.out_of_memory,
-      reason,
-      exit.last_lines};
+      .rank = exit.rank,
+      .host = host,
+      .pid = exit.pid,
+      .status = exit.status,
+      .out_of_memory = exit.out_of_memory,
+      .reason = spoke ? said->second.reason : "",
+      .consequence = consequence,
+      .last_lines = exit.last_lines};
   batch_ = exit.batch;
   weight_ = weight;
 }
@@ -87,13 +91,13 @@ void Verdict::take(const RankExited& exit, const std::string& host) {
 void Verdict::take(const RankRefused& refused, const std::string& host) {
   if (!failure_) {
     failure_ =
-        Failure{refused.rank, false, host, 0, {}, false, refused.reason, {}};
+        Failure{.rank = refused.rank, .host = host, .reason = refused.reason};
   }
 }
 
 void Verdict::take(const NodeLost& lost, const std::string& host) {
   if (!failure_) {
-    failure_ = Failure{-1, true, host, 0, {}, false, lost.reason, {}};
+    failure_ = Failure{.lost = true, .host = host, .reason = lost.reason};
   }
 }
 

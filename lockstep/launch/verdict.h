@@ -1,8 +1,10 @@
 #pragma once
 
 // Who ended the run: the first rank that failed by itself. Ranks that fell
-// because of it (stopped by us, or in the same moment by an error that a lost
-// peer explains) are not named as the cause. Pure.
+// because of it are not named as the cause: those that we stopped, that fell in
+// the same moment by an error that a lost peer explains, or that say so in
+// their exit event (code 3). Such a one is named only while nobody better is
+// known. Pure.
 
 #include <map>
 #include <optional>
@@ -20,7 +22,8 @@ struct Failure {
   int pid = 0;
   os::ExitStatus status;
   bool out_of_memory = false;
-  std::string reason;  // what the rank or the system said, may be empty
+  std::string reason;        // what the rank or the system said, may be empty
+  bool consequence = false;  // it says itself that it lost a peer
   std::vector<std::string> last_lines;
 
   // "rank 1 failed on node1 (pid 42): out of memory (signal 9)".
@@ -32,15 +35,15 @@ class Verdict {
   void take(const RankExited& exit, const std::string& host);
   void take(const RankRefused& refused, const std::string& host);
   void take(const NodeLost& lost, const std::string& host);
-  // What a rank's own exit event said, before its exit is taken.
-  void say_reason(int rank, const std::string& reason);
+  // A rank's own exit event, before its exit is taken.
+  void take(int rank, const wire::Exit& said);
   const std::optional<Failure>& failure() const { return failure_; }
 
  private:
   std::optional<Failure> failure_;
   int batch_ = 0;
   int weight_ = 0;
-  std::map<int, std::string> reasons_;
+  std::map<int, wire::Exit> said_;
 };
 
 }  // namespace lockstep::launch

@@ -1,0 +1,226 @@
+#include "lockstep/launch/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+namespace lockstep::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class JobTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("lockstep-job-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Result<Job> load(
+      const std::string& text,
+      const std::vector<std::string>& overrides = {},
+      const Environment& environment = {}) {
+    const auto path = folder_ / "my-job.yaml";
+    std::ofstream(path) << text;
+    return load_job(path.string(), overrides, environment);
+  }
+  std::string error(
+      const std::string& text,
+      const std::vector<std::string>& overrides = {}) {
+    const auto job = load(text, overrides);
+    return job ? "" : job.error().to_string();
+  }
+  std::vector<std::string> arguments(const Job& job, int generation = 0) {
+    const auto argv = job_command(job, "lockstep-train", generation);
+    return argv ? *argv : std::vector<std::string>{argv.error().to_string()};
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(JobTest, ReadsEveryKeyOfTheManual) {
+  const auto job = load(R"(
+name: cifar-vit
+resources:
+  hosts: [10.0.0.1, 10.0.0.2]
+  cloud: aws
+  region: us-west-2
+  instance_type: g4dn.xlarge
+  use_spot: true
+  image_id: ami-1
+  price: 0.40 USD
+num_nodes: 2
+procs_per_node: 4
+container: my/image:tag
+workdir: .
+envs: {OMP_NUM_THREADS: 1}
+file_mounts: {data: "s3://bucket/cifar10.tar.gz"}
+setup: |
+  echo hi
+train:
+  recipe: vit
+  trainer: {max_epochs: 10, strategy: ddp}
+iterations: {pattern: 'step (?<step>\d+)'}
+outputs: s3://bucket/runs
+stop_signal: SIGUSR1
+grace: 30s
+optimise: {goal: cost, period: 60s, candidates: [c5.xlarge, c5.2xlarge]}
+budget: 20 USD
+max_duration: 4h
+)");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_EQ(job->name, "cifar-vit");
+  EXPECT_EQ(job->num_nodes, 2);
+  EXPECT_EQ(job->procs_per_node, 4);
+  EXPECT_EQ(job->envs.at("OMP_NUM_THREADS"), "1");
+  EXPECT_EQ(job->grace, std::chrono::seconds(30));
+  EXPECT_EQ(job->budget, Money::from_dollars(20));
+  EXPECT_EQ(job->max_duration, std::chrono::hours(4));
+  EXPECT_EQ(job->resources.price, Money::from_dollars(0.4));
+  const auto supported = check_supported(*job);
+  ASSERT_FALSE(supported.has_value());
+  for (const char* key :
+       {"resources.hosts: running on other hosts is not part of this version",
+        "resources.cloud",
+        "num_nodes",
+        "container",
+        "file_mounts",
+        "outputs",
+        "optimise"}) {
+    EXPECT_THAT(supported.error().message(), HasSubstr(key));
+  }
+}
+
+TEST_F(JobTest, NamesAWrongKeyWithItsLine) {
+  const std::string text = error("name: x\nprocs_per_nod: 2\nrun: 'true'\n");
+  EXPECT_THAT(text, HasSubstr("my-job.yaml:2"));
+  EXPECT_THAT(text, HasSubstr("procs_per_node"));
+}
+
+TEST_F(JobTest, ChecksValues) {
+  EXPECT_THAT(error("run: x\nprocs_per_node: 0\n"), HasSubstr("at least 1"));
+  EXPECT_THAT(error("run: x\ngrace: soon\n"), HasSubstr("duration"));
+  EXPECT_THAT(error("run: x\nstop_signal: SIGTEM\n"), HasSubstr("SIGTERM"));
+  EXPECT_THAT(
+      error("run: x\niterations: {pattern: 'step (?<step>'}\n"),
+      HasSubstr("my-job.yaml:2"));
+  EXPECT_THAT(error("run: x\nenvs: {RANK: 1}\n"), HasSubstr("lockstep sets"));
+  EXPECT_THAT(error("name: x\n"), HasSubstr("neither 'run' nor 'train'"));
+  EXPECT_THAT(error("run: x\ntrain: {recipe: vit}\n"), HasSubstr("not both"));
+  EXPECT_THAT(error("train: {data: x}\n"), HasSubstr("recipe"));
+  EXPECT_THAT(error("run: {master: x}\n"), HasSubstr("head, worker"));
+  EXPECT_THAT(
+      error("run: x\nresources: {launcher: slum}\n"), HasSubstr("slurm"));
+}
+
+TEST_F(JobTest, RunsTextThroughBashAndListsAsTheyAre) {
+  EXPECT_THAT(
+      arguments(*load("run: echo $RANK\n")),
+      ElementsAre("bash", "-c", "echo $RANK"));
+  EXPECT_THAT(
+      arguments(*load("run: [python3, a b, '1']\n")),
+      ElementsAre("python3", "a b", "1"));
+}
+
+TEST_F(JobTest, MakesTrainerArguments) {
+  const auto job = load(
+      "train:\n  recipe: dcgan\n  data: {name: mnist, batch_size: 16}\n"
+      "  trainer.max_epochs: 1\n  optim: {betas: [0.5, 0.999]}\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_THAT(
+      arguments(*job),
+      ElementsAre(
+          "lockstep-train",
+          "dcgan",
+          "data=mnist",
+          "data.batch_size=16",
+          "trainer.max_epochs=1",
+          "optim.betas=[0.5, 0.999]"));
+}
+
+TEST_F(JobTest, LaysOverridesOverTheTrainerToo) {
+  const std::string text = "train: {recipe: dcgan, data: mnist}\n";
+  const auto job = load(
+      text,
+      {"data=cifar10", "data.batch_size=8", "procs_per_node=3", "optim.lr=1"});
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_EQ(job->procs_per_node, 3);
+  EXPECT_THAT(
+      arguments(*job),
+      ElementsAre(
+          "lockstep-train",
+          "dcgan",
+          "data=cifar10",
+          "data.batch_size=8",
+          "optim.lr=1"));
+  EXPECT_THAT(error("run: x\n", {"optim.lr=1"}), HasSubstr("optim"));
+  EXPECT_THAT(error("run: x\n", {"novalue"}), HasSubstr("key=value"));
+}
+
+TEST_F(JobTest, ResumesInALaterGeneration) {
+  const auto job = load("train: {recipe: vit}\n");
+  EXPECT_THAT(
+      arguments(*job, 1),
+      ElementsAre("lockstep-train", "vit", "trainer.resume=auto"));
+  const auto told = load("train: {recipe: vit, trainer.resume: none}\n");
+  EXPECT_THAT(
+      arguments(*told, 1),
+      ElementsAre("lockstep-train", "vit", "trainer.resume=none"));
+}
+
+TEST_F(JobTest, KeepsSecretsOutOfEverything) {
+  const Environment environment = {{"TOKEN", "s3cr3t"}};
+  const auto job = load(
+      "run: curl -H s3cr3t x\nsecrets: {TOKEN: null, OTHER: literal}\n",
+      {},
+      environment);
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_EQ(job->secret_values.at("TOKEN"), "s3cr3t");
+  EXPECT_EQ(job->secret_values.at("OTHER"), "literal");
+  const std::string yaml = job_yaml(*job);
+  EXPECT_THAT(yaml, Not(HasSubstr("s3cr3t")));
+  EXPECT_THAT(yaml, Not(HasSubstr("literal")));
+  EXPECT_THAT(yaml, HasSubstr("TOKEN"));
+  EXPECT_EQ(redact(*job, "a s3cr3t b literal"), "a *** b ***");
+  EXPECT_THAT(
+      error("run: x\nsecrets: {TOKEN: null}\n"), HasSubstr("TOKEN is not set"));
+}
+
+TEST_F(JobTest, PrintsWhatItReadsBack) {
+  const auto job = load(
+      "train:\n  recipe: vit\n  data: {name: mnist, batch_size: 4}\n"
+      "grace: 5s\nenvs: {A: 'x y', B: '1'}\nsetup: |\n  a\n  b\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  const std::string yaml = job_yaml(*job);
+  const auto again = load(yaml);
+  ASSERT_TRUE(again.has_value()) << again.error().to_string() << yaml;
+  EXPECT_EQ(job_yaml(*again), yaml);
+  EXPECT_EQ(arguments(*again), arguments(*job));
+  EXPECT_EQ(again->setup, "a\nb\n");
+}
+
+TEST_F(JobTest, MakesAJobOfAProgram) {
+  const auto job = program_job({"/usr/bin/env", "-i"}, {}, {});
+  ASSERT_TRUE(job.has_value());
+  EXPECT_EQ(job->name, "env");
+  EXPECT_THAT(arguments(*job), ElementsAre("/usr/bin/env", "-i"));
+  EXPECT_FALSE(program_job({}, {}, {}).has_value());
+}
+
+TEST(Signals, ParseByNameAndNumber) {
+  EXPECT_EQ(*parse_signal("SIGTERM"), SIGTERM);
+  EXPECT_EQ(*parse_signal("USR1"), SIGUSR1);
+  EXPECT_EQ(*parse_signal("2"), SIGINT);
+  EXPECT_FALSE(parse_signal("SIGNOPE").has_value());
+  EXPECT_FALSE(parse_signal("999").has_value());
+}
+
+}  // namespace
+}  // namespace lockstep::launch
