@@ -1,16 +1,15 @@
 #include "lockstep/record/logbook.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "lockstep/record/logbook_plots.h"
+#include "lockstep/record/logbook_text.h"
 #include "lockstep/record/run_story.h"
 
 namespace lockstep::record {
@@ -18,69 +17,6 @@ namespace lockstep::record {
 namespace {
 
 using Outcome = RunSummary::Outcome;
-
-// One cell of a table: no character of it may end the cell or the row.
-std::string cell(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|' || c == '<' || c == '*' || c == '_' || c == '`') {
-      out += '\\';
-    }
-    out += c == '\n' || c == '\r' ? ' ' : c;
-  }
-  return out;
-}
-
-// A block of code that no line of the text can end.
-std::string code_block(std::string_view text, std::string_view language) {
-  std::string fence = "```";
-  while (text.find(fence) != std::string_view::npos) {
-    fence += '`';
-  }
-  return fmt::format("{}{}\n{}\n{}\n", fence, language, text, fence);
-}
-
-std::string when(double unix_seconds) {
-  if (!(std::abs(unix_seconds) < 1e11)) {
-    return "unknown";
-  }
-  return fmt::format(
-      "{:%Y-%m-%d %H:%M:%S} UTC",
-      fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
-}
-
-std::string length(double seconds) {
-  return format_duration(from_seconds(std::clamp(seconds, 0.0, 9e9)));
-}
-
-std::string grouped(int64_t value) {
-  const std::string digits = fmt::format("{}", value);
-  const size_t sign = value < 0 ? 1 : 0;
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > sign && (digits.size() - i) % 3 == 0) {
-      text += ',';
-    }
-    text += digits[i];
-  }
-  return text;
-}
-
-std::string number(double value) {
-  return std::abs(value) >= 1e4 && std::abs(value) < 1e15
-             ? grouped(std::llround(value))
-             : fmt::format("{:.4g}", value);
-}
-
-std::string bytes(double count) {
-  return count > 0
-             ? format_bytes(Bytes{static_cast<uint64_t>(std::min(count, 1e18))})
-             : "-";
-}
-
-std::string plural(int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", grouped(count), what, count == 1 ? "" : "s");
-}
 
 // A link when the file lies in the run directory, else the path itself.
 std::string link(const RunDirectory& run, const std::string& path) {
@@ -156,8 +92,8 @@ class Page {
 
   std::string headline() const {
     const std::string trained = fmt::format(
-        "{}, {} on {}",
-        plural(summary_.steps, "step"),
+        "{}{} on {}",
+        summary_.steps > 0 ? plural(summary_.steps, "step") + ", " : "",
         plural(summary_.world_size, "rank"),
         plural(
             static_cast<int64_t>(std::max<size_t>(summary_.nodes.size(), 1)),
@@ -204,9 +140,12 @@ class Page {
         row("restarts", fmt::format("{}", summary_.starts - 1));
       }
       row("batch", batch());
-      row("steps", grouped(summary_.steps));
-      row("epochs", grouped(summary_.epochs));
-      row("samples", grouped(summary_.samples));
+      // A program without events has none of these.
+      if (summary_.steps > 0) {
+        row("steps", grouped(summary_.steps));
+        row("epochs", grouped(summary_.epochs));
+        row("samples", grouped(summary_.samples));
+      }
     }
     for (const auto& [name, value] : summary_.facts) {
       if (name != "command") {

@@ -3,51 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <optional>
-#include <string_view>
 #include <unordered_set>
 #include <utility>
 
-namespace lockstep::record {
+#include "lockstep/record/safetensors_format.h"
 
-static_assert(
-    std::endian::native == std::endian::little,
-    "safetensors data is little-endian and is not converted");
+namespace lockstep::record {
 
 namespace {
 
-constexpr std::string_view kMetadataName = "__metadata__";
-// The reference implementation's limit; a longer one is an attack or garbage.
-constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr size_t kLengthBytes = 8;
-constexpr size_t kAlignment = 8;
-
 Error corrupt(std::string what) {
   return Error(ErrorCode::kCorrupt, std::move(what));
-}
-
-// Names come from a file that may be garbage: keep messages short.
-std::string shown(const std::string& name) {
-  constexpr size_t kMost = 80;
-  return name.size() <= kMost ? name : name.substr(0, kMost) + "...";
-}
-
-// Elements times element size; none when it does not fit 64 bits.
-std::optional<uint64_t> byte_count(
-    const std::vector<int64_t>& shape,
-    size_t element) {
-  uint64_t total = element;
-  for (const int64_t extent : shape) {
-    if (extent < 0 ||
-        __builtin_mul_overflow(total, static_cast<uint64_t>(extent), &total)) {
-      return std::nullopt;
-    }
-  }
-  return total;
 }
 
 struct Entry {
@@ -239,93 +207,25 @@ Result<void> check_entry(const Entry& entry) {
   return {};
 }
 
-// The JSON of the header, padded so that the data starts aligned.
-Result<std::string> make_header(
-    const std::vector<const TensorView*>& ordered,
-    const Metadata& metadata) {
-  std::string text = "{";
-  try {
-    const auto quoted = [](const std::string& value) {
-      return nlohmann::json(value).dump();
-    };
-    const auto separate = [&text] {
-      if (text.size() > 1) {
-        text += ',';
-      }
-    };
-    if (!metadata.empty()) {
-      text += fmt::format("\"{}\":{{", kMetadataName);
-      bool first = true;
-      for (const auto& [key, value] : metadata) {
-        text += first ? "" : ",";
-        text += quoted(key) + ":" + quoted(value);
-        first = false;
-      }
-      text += '}';
-    }
-    uint64_t offset = 0;
-    for (const TensorView* tensor : ordered) {
-      separate();
-      const uint64_t end = offset + tensor->bytes.size();
-      text += fmt::format(
-          R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-          quoted(tensor->name),
-          tensor->dtype,
-          fmt::join(tensor->shape, ","),
-          offset,
-          end);
-      offset = end;
-    }
-  } catch (const nlohmann::json::exception&) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        "a tensor name or metadata text is not valid UTF-8");
-  }
-  text += '}';
-  text.append((kAlignment - text.size() % kAlignment) % kAlignment, ' ');
-  if (text.size() > kMaxHeader) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format(
-            "a header of {} bytes; the format allows {}",
-            text.size(),
-            kMaxHeader));
-  }
-  return text;
-}
-
-Result<void> check_views(const std::vector<TensorView>& tensors) {
-  std::unordered_set<std::string_view> names;
-  for (const TensorView& tensor : tensors) {
-    const auto refuse = [&tensor](std::string what) {
-      return Error(
-          ErrorCode::kInvalidInput,
-          fmt::format("tensor '{}' {}", shown(tensor.name), what));
-    };
-    if (tensor.name == kMetadataName) {
-      return refuse("has a name that the format reserves");
-    }
-    if (!names.insert(tensor.name).second) {
-      return refuse("is given twice");
-    }
-    const size_t element = dtype_size(tensor.dtype);
-    if (element == 0) {
-      return refuse(fmt::format("has the unknown type '{}'", tensor.dtype));
-    }
-    const auto expected = byte_count(tensor.shape, element);
-    if (!expected || *expected != tensor.bytes.size()) {
-      return refuse(
-          fmt::format(
-              "has {} bytes, its shape [{}] of {} needs another number",
-              tensor.bytes.size(),
-              fmt::join(tensor.shape, ", "),
-              tensor.dtype));
-    }
-  }
-  return {};
-}
-
 }  // namespace
+
+std::string shown(const std::string& name) {
+  constexpr size_t kMost = 80;
+  return name.size() <= kMost ? name : name.substr(0, kMost) + "...";
+}
+
+std::optional<uint64_t> byte_count(
+    const std::vector<int64_t>& shape,
+    size_t element) {
+  uint64_t total = element;
+  for (const int64_t extent : shape) {
+    if (extent < 0 ||
+        __builtin_mul_overflow(total, static_cast<uint64_t>(extent), &total)) {
+      return std::nullopt;
+    }
+  }
+  return total;
+}
 
 size_t dtype_size(const std::string& dtype) {
   static constexpr std::pair<std::string_view, size_t> kSizes[] = {
@@ -353,45 +253,6 @@ size_t dtype_size(const std::string& dtype) {
     }
   }
   return 0;
-}
-
-Result<void> write_safetensors(
-    os::FileSystem& files,
-    const os::Path& path,
-    const std::vector<TensorView>& tensors,
-    const Metadata& metadata) {
-  const std::string context = fmt::format("writing {}", path.string());
-  if (auto checked = check_views(tensors); !checked) {
-    return std::move(checked.error()).with_context(context);
-  }
-  std::vector<const TensorView*> ordered;
-  ordered.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) {
-    ordered.push_back(&tensor);
-  }
-  std::stable_sort(
-      ordered.begin(),
-      ordered.end(),
-      [](const TensorView* left, const TensorView* right) {
-        return dtype_size(left->dtype) > dtype_size(right->dtype);
-      });
-  auto header = make_header(ordered, metadata);
-  if (!header) {
-    return std::move(header.error()).with_context(context);
-  }
-  const uint64_t length = header->size();
-  std::vector<std::string_view> parts;
-  parts.reserve(tensors.size() + 2);
-  parts.emplace_back(reinterpret_cast<const char*>(&length), kLengthBytes);
-  parts.emplace_back(*header);
-  for (const TensorView* tensor : ordered) {
-    if (!tensor->bytes.empty()) {
-      parts.emplace_back(
-          reinterpret_cast<const char*>(tensor->bytes.data()),
-          tensor->bytes.size());
-    }
-  }
-  return files.write_atomic(path, parts).with_context(context);
 }
 
 Result<void> parse_safetensors(

@@ -1,0 +1,34 @@
+#pragma once
+
+// What the reader and the writer of safetensors files agree on. Private to
+// record/.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::record {
+
+static_assert(
+    std::endian::native == std::endian::little,
+    "safetensors data is little-endian and is not converted");
+
+inline constexpr std::string_view kMetadataName = "__metadata__";
+// The reference implementation's limit; a longer one is an attack or garbage.
+inline constexpr uint64_t kMaxHeader = 100'000'000;
+inline constexpr size_t kLengthBytes = 8;
+inline constexpr size_t kHeaderAlignment = 8;
+
+// Elements times element size; none when it does not fit 64 bits.
+std::optional<uint64_t> byte_count(
+    const std::vector<int64_t>& shape,
+    size_t element);
+
+// A name for a message: it may come from garbage, so it is kept short.
+std::string shown(const std::string& name);
+
+}  // namespace lockstep::record
