@@ -360,24 +360,12 @@ void warn(const Result<void>& result) {
   }
 }
 
-void say_failure(
-    const launch::RunOutcome& outcome,
-    const Job& job,
-    const record::RunDirectory& run) {
-  if (outcome.end == launch::RunEnd::kDone) {
-    return;
-  }
-  std::string text = "lockstep: " + launch::redact(job, outcome.detail) + "\n";
-  if (outcome.failure && !outcome.failure->last_lines.empty()) {
-    const os::Path log = outcome.failure->rank == launch::kSetupRank
-                             ? run.path() / "ranks" / "setup.log"
-                             : run.rank_log(outcome.failure->rank);
-    text += fmt::format("last lines of {}:\n", log.string());
-    for (const std::string& line : outcome.failure->last_lines) {
-      text += "  | " + launch::redact(job, line) + "\n";
-    }
-  }
-  std::fputs(text.c_str(), stderr);
+std::string shortened(const std::string& text) {
+  constexpr size_t kMost = 60;
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.size() <= kMost && line.size() == text.size()
+             ? line
+             : line.substr(0, kMost - 3) + "...";
 }
 
 std::string program_name(const Job& job, const std::vector<std::string>& argv) {
@@ -460,7 +448,7 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
             run.id(),
             state.world_size,
             state.world_size == 1 ? "" : "s",
-            request.program));
+            shortened(request.program)));
     outcome =
         launch::supervise(*launcher, request, run, state, signals, progress);
     progress.close();
@@ -474,7 +462,10 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
   if (!outcome) {
     return Error(std::move(outcome.error()));
   }
-  say_failure(*outcome, job, run);
+  // A failure was told when it happened.
+  if (!outcome->failure && outcome->end != launch::RunEnd::kDone) {
+    fmt::print(stderr, "lockstep: {}\n", state.detail);
+  }
   warn(write_metrics(run));
   warn(
       record::write_logbook(

@@ -36,7 +36,7 @@ class Keeper {
     }
     ::sigprocmask(SIG_BLOCK, &handled, nullptr);
     const int signals = ::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
-    while (!orphaned_ || started_) {
+    while (started_ || !(orphaned_ || quitting_)) {
       pollfd sources[2] = {
           {orphaned_ ? -1 : channel_.descriptor(), POLLIN, 0},
           {signals, POLLIN, 0}};
@@ -71,6 +71,8 @@ class Keeper {
     signalfd_siginfo info{};
     while (::read(signals, &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGTERM) {
+        // Nobody asked through the socket: to the agent the node is lost.
+        quitting_ = true;
         end(stop_signal_, orphan_grace_);
       }
     }
@@ -172,7 +174,9 @@ class Keeper {
     if (pid < 0) {  // ECHILD: nothing is left
       started_ = false;
       kill_at_.reset();
-      say({{"type", "idle"}});
+      if (!quitting_) {
+        say({{"type", "idle"}});
+      }
     } else if (ranks_.empty() && !sweeping_) {
       sweeping_ = true;
       signal_descendants(::getpid(), SIGTERM);
@@ -207,6 +211,7 @@ class Keeper {
   std::optional<os::Deadline> kill_at_;
   bool started_ = false;   // something may be below us
   bool orphaned_ = false;  // nobody listens any more
+  bool quitting_ = false;  // somebody ended the keeper itself
   bool killing_ = false;
   bool sweeping_ = false;
   int batch_ = 0;

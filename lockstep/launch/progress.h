@@ -31,6 +31,8 @@ class Progress {
   void output(int rank, const std::string& line);
   // A line of lockstep's own.
   void say(const std::string& text);
+  // One that is shown even when all else is quiet.
+  void alarm(const std::string& text) { terminal_.line(text); }
   // Call often; it decides when to draw.
   void update(
       const LiveState& live,

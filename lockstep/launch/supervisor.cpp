@@ -174,11 +174,7 @@ class Supervisor {
     ++generation_;
     const std::string text = coordinator_.failure()->to_string();
     progress_.say(
-        fmt::format(
-            "restart {} of {}: {}",
-            generation_,
-            request_.retries,
-            redact(request_.job, text)));
+        fmt::format("restart {} of {}", generation_, request_.retries));
     coordinator_.note(wire::Decision{"restart", text});
     state_.generation = generation_;
     LOCKSTEP_TRY(write_run_state(run_, state_));
@@ -226,6 +222,7 @@ class Supervisor {
     }
     if (cause_ == Cause::kNone && coordinator_.failure()) {
       cause_ = Cause::kFailure;  // all ended by themselves meanwhile
+      announce_failure();
     }
     flush();
   }
@@ -282,8 +279,25 @@ class Supervisor {
       culprit_deadline_ = os::Deadline::after(kCulpritWait);
     }
     if (!coordinator_.failure()->consequence || culprit_deadline_->passed()) {
+      announce_failure();
       end_ranks(Cause::kFailure, SIGTERM, kFailureGrace);
     }
+  }
+
+  // At once, while the other ranks are still being ended.
+  void announce_failure() {
+    const Failure& failure = *coordinator_.failure();
+    std::string text = "lockstep: " + failure.to_string();
+    if (!failure.last_lines.empty()) {
+      const os::Path log = failure.rank == kSetupRank
+                               ? run_.path() / "ranks" / "setup.log"
+                               : run_.rank_log(failure.rank);
+      text += fmt::format("\nlast lines of {}:", log.string());
+      for (const std::string& line : failure.last_lines) {
+        text += "\n  | " + line;
+      }
+    }
+    progress_.alarm(redact(request_.job, text));
   }
 
   void note_signals() {

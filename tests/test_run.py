@@ -1,0 +1,458 @@
+"""lockstep run on this machine: environment, logs, exit codes, records."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from control import Control, wait_for
+
+NAMES = (
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR "
+    "MASTER_PORT OMP_NUM_THREADS TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT "
+    "TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE GLOO_SOCKET_IFNAME "
+    "NCCL_SOCKET_IFNAME LOCKSTEP_RUN_ID LOCKSTEP_RUN_DIR LOCKSTEP_EVENTS "
+    "LOCKSTEP_COORDINATOR LOCKSTEP_KEY_FILE LOCKSTEP_GENERATION LOCKSTEP_CHECKPOINTS"
+).split()
+
+
+@pytest.fixture
+def control(tmp_path):
+    made = Control(tmp_path)
+    yield made
+    left = made.left()
+    made.end_all()
+    assert not left, left
+
+
+def variables(text):
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+@pytest.mark.parametrize("procs", [1, 2, 3, 8])
+def test_environment_is_complete(control, procs):
+    stray = {"SLURM_JOB_ID": "7", "OMPI_COMM_WORLD_RANK": "5", "PMIX_RANK": "1"}
+    result = control.call("run", "--procs", procs, "--", "env", env=stray)
+    assert result.returncode == 0, result.stderr
+    run = control.run()
+    ports = set()
+    for rank in range(procs):
+        got = variables(run.log(rank))
+        for name in NAMES:
+            assert name in got, (rank, name)
+        assert got["RANK"] == got["LOCAL_RANK"] == str(rank)
+        assert got["WORLD_SIZE"] == got["LOCAL_WORLD_SIZE"] == str(procs)
+        assert got["NODE_RANK"] == got["GROUP_RANK"] == "0"
+        assert got["MASTER_ADDR"] == "127.0.0.1"
+        assert got["GLOO_SOCKET_IFNAME"] == got["NCCL_SOCKET_IFNAME"] == "lo"
+        assert got["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+        assert got["LOCKSTEP_RUN_ID"] == run.path.name
+        assert got["LOCKSTEP_EVENTS"] == str(run.path / "ranks" / f"{rank}.jsonl")
+        assert got["LOCKSTEP_CHECKPOINTS"] == str(run.path / "checkpoints")
+        assert int(got["OMP_NUM_THREADS"]) >= 1
+        assert not [name for name in got if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]
+        ports.add(got["MASTER_PORT"])
+    assert len(ports) == 1
+
+
+def test_key_file_is_private_and_goes_with_the_run(control):
+    result = control.call("run", "--", "bash", "-c", "stat -c %a $LOCKSTEP_KEY_FILE")
+    assert result.returncode == 0
+    assert control.run().log(0).strip() == "600"
+    assert not (control.run().path / ".key").exists()
+
+
+def test_logs_are_apart_and_rank_0_is_shown(control):
+    script = "echo out $RANK; echo err $RANK >&2; printf tail-$RANK"
+    result = control.call("run", "--procs", 3, "--", "bash", "-c", script)
+    assert result.returncode == 0
+    for rank in range(3):
+        assert control.run().log(rank) == f"out {rank}\nerr {rank}\ntail-{rank}"
+    for line in ("out 0", "err 0", "tail-0"):
+        assert line in result.stderr
+    assert "out 1" not in result.stderr
+    assert "out 0" not in result.stdout
+
+
+def test_all_ranks_are_shown_with_their_number(control):
+    result = control.call(
+        "run", "--procs", 2, "--ranks", "all", "--", "bash", "-c", "echo hi $RANK"
+    )
+    assert "[r0] hi 0" in result.stderr
+    assert "[r1] hi 1" in result.stderr
+
+
+def test_run_directory_is_complete(control):
+    result = control.call("run", "--procs", 2, "--name", "my run!", "--", "true")
+    assert result.returncode == 0
+    run = control.run()
+    assert run.path.name.startswith("my-run-")
+    for name in ("job.yaml", "events.jsonl", "timing.csv", "logbook.md", "state.json"):
+        assert (run.path / name).is_file(), name
+    for name in ("ranks", "tensorboard", "checkpoints", "samples"):
+        assert (run.path / name).is_dir(), name
+    state = run.state()
+    assert state["state"] == "done" and state["exit_code"] == 0
+    exits = [event for event in run.events() if event["kind"] == "exit"]
+    assert sorted(event["rank"] for event in exits) == [0, 1]
+    again = control.call("run", run.path / "job.yaml", "--dry-run")
+    assert again.returncode == 0, again.stderr
+
+
+def test_job_file_with_overrides(control):
+    control.script("job.yaml", "name: j\nrun: echo $GREETING $RANK\nenvs: {GREETING: hi}\n")
+    result = control.call("run", "job.yaml", "procs_per_node=2", "envs.GREETING=hello")
+    assert result.returncode == 0, result.stderr
+    assert control.run().log(1) == "hello 1\n"
+    assert "procs_per_node: 2" in (control.run().path / "job.yaml").read_text()
+
+
+def test_failing_rank_is_named_with_its_last_lines(control):
+    script = (
+        "if [ $RANK = 1 ]; then for i in $(seq 40); do echo line $i; done; exit 7; fi; "
+        "trap '' TERM; sleep 100 & wait; sleep 100"
+    )
+    result = control.call("run", "--procs", 3, "--", "bash", "-c", script)
+    assert result.returncode == 1
+    assert re.search(r"rank 1 failed on \S+ \(pid \d+\): exit code 7", result.stderr)
+    assert "| line 40" in result.stderr and "| line 1\n" not in result.stderr
+    state = control.run().state()
+    assert state["state"] == "failed" and "rank 1" in state["detail"]
+    # Told once, and the others were ended within three seconds, whatever they
+    # ignore.
+    assert result.stderr.count("rank 1 failed") == 1
+    exits = {e["rank"]: e["time"] for e in control.run().events() if e["kind"] == "exit"}
+    assert max(exits.values()) - exits[1] < 3.5
+
+
+def test_signal_is_named(control):
+    result = control.call("run", "--procs", 2, "--", "bash", "-c", "kill -SEGV $$")
+    assert result.returncode == 1
+    assert "signal 11 (Segmentation fault)" in result.stderr
+
+
+def test_setup_runs_once_before_the_ranks(control):
+    result = control.call(
+        "run", "--procs", 2, "--setup", "echo once >> made", "--", "cat", "made"
+    )
+    assert result.returncode == 0, result.stderr
+    assert control.run().log(0) == control.run().log(1) == "once\n"
+
+
+def test_failing_setup_is_told(control):
+    result = control.call("run", "--setup", "echo no such tool; exit 5", "--", "true")
+    assert result.returncode == 1
+    assert "setup failed" in result.stderr and "exit code 5" in result.stderr
+    assert "| no such tool" in result.stderr
+    assert not (control.run().path / "ranks" / "0.log").exists()
+
+
+def test_timeout(control):
+    result = control.call("run", "--timeout", "300ms", "--", "sleep", "100")
+    assert result.returncode == 124
+    assert control.run().state()["state"] == "timeout"
+
+
+def test_duration_is_hard_and_graceful(control):
+    script = "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    result = control.call("run", "--max-duration", "2s", "--", "bash", "-c", script)
+    assert result.returncode == 4, result.stderr
+    assert "saved" in control.run().log(0)
+    state = control.run().state()
+    assert state["state"] == "capped" and "max_duration" in state["detail"]
+
+
+def test_duration_is_kept_by_a_rank_that_ignores_signals(control):
+    script = "trap '' TERM; while :; do sleep 0.05; done"
+    result = control.call("run", "--max-duration", "1s", "--", "bash", "-c", script)
+    assert result.returncode == 4
+    state = control.run().state()
+    assert state["ended"] - state["started"] < 10
+
+
+def test_budget_needs_a_price_and_is_kept(control):
+    result = control.call("run", "--budget", "1", "--", "true")
+    assert result.returncode == 2 and "--price" in result.stderr
+    # A tenth of a cent at 3.60 an hour: one second.
+    result = control.call(
+        "run", "--budget", "0.001", "--price", "3.6", "--grace", "0s", "--", "sleep", "100"
+    )
+    assert result.returncode == 4
+    assert "budget" in result.stderr
+
+
+def test_cost_is_told(control):
+    result = control.call("run", "--price", "3600", "--output", "json", "--", "sleep", "0.2")
+    report = json.loads(result.stdout)
+    assert report["dollars_per_hour"] == 3600
+    assert report["cost"] >= 0.2
+    assert report["cost"] == pytest.approx(report["seconds"])
+    cost = [event for event in control.run().events() if event["kind"] == "cost"]
+    assert len(cost) == 1
+
+
+def test_retries_make_generations(control):
+    script = (
+        "echo generation $LOCKSTEP_GENERATION $TORCHELASTIC_RESTART_COUNT "
+        "of $TORCHELASTIC_MAX_RESTARTS; [ $LOCKSTEP_GENERATION = 2 ]"
+    )
+    result = control.call("run", "--procs", 2, "--retries", 3, "--", "bash", "-c", script)
+    assert result.returncode == 0, result.stderr
+    assert control.run().log(0) == "".join(f"generation {g} {g} of 3\n" for g in range(3))
+    assert control.run().state()["generation"] == 2
+    assert "restart 1 of 3" in result.stderr
+
+
+def test_retries_end(control):
+    result = control.call("run", "--retries", 1, "--", "false")
+    assert result.returncode == 1
+    assert control.run().state()["generation"] == 1
+
+
+def test_graceful_end_after_a_failure_elsewhere_is_not_the_cause(control):
+    script = (
+        "trap 'exit 143' TERM; if [ $RANK = 0 ]; then sleep 0.3; exit 9; fi; "
+        "while :; do sleep 0.05; done"
+    )
+    result = control.call("run", "--procs", 4, "--", "bash", "-c", script)
+    assert result.returncode == 1
+    assert "rank 0 failed" in result.stderr and "code 143" not in result.stderr
+
+
+def test_program_that_is_not_there(control):
+    result = control.call("run", "--procs", 2, "--", "no-such-program-here")
+    assert result.returncode == 2
+    assert "no-such-program-here" in result.stderr and "no such program" in result.stderr
+    assert not control.runs()
+
+
+def test_program_that_is_not_executable(control):
+    path = control.script("prog", "#!/bin/sh\n", mode=0o644)
+    result = control.call("run", "--", "./prog")
+    assert result.returncode == 2
+    assert "not executable" in result.stderr and "chmod +x" in result.stderr
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    result = control.call("run", "--", "./prog")
+    assert result.returncode == 1
+    assert "rank 0 did not start" in result.stderr
+
+
+def test_unwritable_runs_folder(control):
+    (control.folder / "file").write_text("")
+    result = control.call("run", "--runs-dir", "file/runs", "--", "true")
+    assert result.returncode in (1, 2)
+    assert "file/runs" in result.stderr and "--runs-dir" in result.stderr
+
+
+def test_missing_workdir(control):
+    result = control.call("run", "--workdir", "nowhere", "--", "true")
+    assert result.returncode == 2 and "nowhere" in result.stderr
+
+
+def test_workdir_is_where_ranks_start(control):
+    (control.folder / "inner").mkdir()
+    result = control.call("run", "--workdir", "inner", "--", "pwd")
+    assert result.returncode == 0
+    assert control.run().log(0).strip() == str(control.folder / "inner")
+
+
+def test_mistyped_key_has_its_line(control):
+    control.script("job.yaml", "name: x\nrun: 'true'\nenvss: {}\n")
+    result = control.call("run", "job.yaml")
+    assert result.returncode == 2
+    assert "job.yaml:3" in result.stderr and "envs" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("resources: {hosts: [a]}\n", "resources.hosts: running on other hosts"),
+        ("resources: {cloud: aws}\n", "resources.cloud"),
+        ("container: x\n", "container"),
+        ("file_mounts: {a: b}\n", "file_mounts"),
+        ("num_nodes: 2\n", "num_nodes"),
+    ],
+)
+def test_what_is_not_there_yet_is_refused(control, text, words):
+    control.script("job.yaml", "run: 'true'\n" + text)
+    result = control.call("run", "job.yaml")
+    assert result.returncode == 2
+    assert words in result.stderr and "not part of this version" in result.stderr
+    assert not control.runs()
+
+
+def test_secrets_are_redacted(control):
+    control.script(
+        "job.yaml",
+        "run: echo token $TOKEN; test $RANK = 0\nsecrets: {TOKEN: null}\nprocs_per_node: 2\n",
+    )
+    result = control.call("run", "job.yaml", env={"TOKEN": "hunter2-long"})
+    assert result.returncode == 1
+    run = control.run()
+    # The rank got it; what lockstep writes does not tell it.
+    assert "hunter2-long" in run.log(0)
+    assert "hunter2-long" not in result.stderr + result.stdout
+    assert "token ***" in result.stderr
+    for name in ("job.yaml", "events.jsonl", "logbook.md", "state.json"):
+        assert "hunter2-long" not in (run.path / name).read_text(), name
+    dry = control.call("run", "job.yaml", "--dry-run", env={"TOKEN": "hunter2-long"})
+    assert dry.returncode == 0 and "hunter2-long" not in dry.stdout
+    result = control.call("run", "job.yaml")
+    assert result.returncode == 2 and "TOKEN is not set" in result.stderr
+
+
+def test_hundred_megabytes_are_complete(control):
+    script = (
+        "import sys\nline = b'x' * 99 + b'\\n'\n"
+        "for i in range(1000):\n    sys.stdout.buffer.write(line * 1000)\n"
+    )
+    control.script("print.py", script)
+    result = control.call(
+        "run", "--output", "quiet", "--", sys.executable, "print.py", timeout=300
+    )
+    assert result.returncode == 0
+    log = control.run().path / "ranks" / "0.log"
+    assert log.stat().st_size == 100_000_000
+    assert result.stdout.strip() == str(control.run().path)
+
+
+def test_slow_reader_holds_up_nobody(control):
+    """A reader that takes nothing must not keep the run from ending."""
+    read, write = os.pipe()
+    process = control.start(
+        "run", "--", sys.executable, "-c", "for i in range(100000): print('x' * 99)",
+        stderr=write, stdout=subprocess.PIPE,
+    )
+    os.close(write)
+    try:
+        out, _ = process.communicate(timeout=120)
+    finally:
+        os.close(read)
+    assert process.returncode == 0
+    assert control.run().log(0).count("\n") == 100000
+
+
+def test_events_are_merged_and_timed(control):
+    script = """
+import json, os, time
+with open(os.environ["LOCKSTEP_EVENTS"], "a") as events:
+    for step in range(1, 6):
+        event = {"v": 1, "kind": "iteration", "time": time.time(), "node": "n",
+                 "rank": int(os.environ["RANK"]), "step": step, "epoch": 0, "samples": 4,
+                 "data": 0.1, "compute": 0.2, "communication": 0.1, "wait": 0.1, "total": 0.5}
+        events.write(json.dumps(event) + "\\n")
+    metric = {"v": 1, "kind": "metric", "time": time.time(), "node": "n", "step": 5,
+              "rank": int(os.environ["RANK"]), "epoch": 0,
+              "values": {"loss": 1.0 + int(os.environ["RANK"])}}
+    events.write(json.dumps(metric) + "\\n")
+"""
+    control.script("train.py", script)
+    result = control.call(
+        "run", "--procs", 2, "--output", "json", "--", sys.executable, "train.py"
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["steps"] == 5 and report["samples"] == 40
+    run = control.run()
+    timing = (run.path / "timing.csv").read_text().splitlines()
+    assert timing[0] == "rank,step,epoch,samples,data,compute,communication,wait,total"
+    assert len(timing) == 11
+    assert "0,5,0,4,0.1,0.2,0.1,0.1,0.5" in timing
+    assert (run.path / "metrics.csv").read_text() == "step,epoch,loss\n5,0,1.5\n"
+
+
+def test_patterns_read_programs_that_write_no_events(control):
+    script = (
+        "for s in 1 2 3; do echo step $s loss 0.$s; done; "
+        "echo epoch 0 finished accuracy 0.75"
+    )
+    control.script(
+        "job.yaml",
+        f"run: {script!r}\n"
+        "iterations: {pattern: 'step (?<step>\\d+) loss (?<loss>[\\d.]+)'}\n"
+        "epochs: {pattern: 'epoch (?<epoch>\\d+) finished accuracy (?<accuracy>[\\d.]+)'}\n",
+    )
+    result = control.call("run", "job.yaml", "--output", "json")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["steps"] == 3
+    assert report["metrics"] == {"loss": 0.3, "accuracy": 0.75}
+    kinds = [event["kind"] for event in control.run().events()]
+    assert kinds.count("iteration") == 3 and kinds.count("epoch") == 1
+    assert (control.run().path / "metrics.csv").read_text().startswith("step,epoch,")
+
+
+def test_two_runs_at_once(control):
+    script = "echo $MASTER_PORT $LOCKSTEP_COORDINATOR; sleep 0.3"
+    processes = [
+        control.start("run", "--procs", 2, "--name", "same", "--", "bash", "-c", script)
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    runs = control.runs()
+    assert len(runs) == 2
+    assert runs[0].log(0) == runs[0].log(1) != runs[1].log(0)
+
+
+def test_torch_distributed_runs_unchanged(control):
+    pytest.importorskip("torch")
+    script = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(value)
+print("sum", value.item(), "of", dist.get_world_size())
+dist.destroy_process_group()
+"""
+    control.script("ddp.py", script)
+    result = control.call("run", "--procs", 2, "--", sys.executable, "ddp.py", timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "sum 3.0 of 2" in control.run().log(0)
+    assert "sum 3.0 of 2" in control.run().log(1)
+
+
+def test_stop_logs_and_ps(control):
+    script = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    process = control.start("run", "--procs", 2, "--", "bash", "-c", script)
+    wait_for(lambda: control.runs() and "ready" in read(control.run(), 1))
+    run = control.run()
+    listed = json.loads(control.call("ps", "--output", "json").stdout)
+    assert [(one["id"], one["state"]) for one in listed] == [(run.path.name, "running")]
+    follower = control.start("logs", "last", "-f", "--rank", "1")
+    stopped = control.call("stop", run.path.name[:6])
+    assert stopped.returncode == 0, stopped.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    out, _ = follower.communicate(timeout=60)
+    assert out.startswith("ready") and out.rstrip().endswith("bye")
+    assert "bye" in run.log(0)
+    listed = json.loads(control.call("ps", "--output", "json").stdout)
+    assert listed[0]["state"] == "stopped" and listed[0]["exit_code"] == 130
+    again = control.call("stop", "last")
+    assert again.returncode == 0 and "not running" in again.stderr
+    report = json.loads(control.call("report", "last", "--output", "json").stdout)
+    assert report["state"] == "stopped"
+    assert control.call("logs", "last", "--rank", "9").returncode == 2
+
+
+def read(run, rank):
+    path = run.path / "ranks" / f"{rank}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_stop_never_signals_a_stranger(control):
+    """A recorded pid that now belongs to somebody else is left alone."""
+    control.call("run", "--", "true")
+    run = control.run()
+    state = run.state()
+    state.update(state="running", pid=os.getpid(), ended=0)
+    (run.path / "state.json").write_text(json.dumps(state))
+    result = control.call("stop", "last")
+    assert result.returncode == 0 and "lost" in result.stderr
