@@ -16,6 +16,7 @@
 #include "lockstep/os/process.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/train/allocator.h"
 #include "lockstep/train/closing.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/group.h"
@@ -38,7 +39,9 @@ T input_or_throw(Result<T> result) {
   if (!result) {
     throw TrainError(kBadInput, result.error().to_string());
   }
-  return std::move(*result);
+  if constexpr (!std::is_void_v<T>) {
+    return std::move(*result);
+  }
 }
 
 // When the process began, from the kernel: start-up is part of what is told.
@@ -184,6 +187,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
   const Prepared prepared = prepare(command, environment.world_size);
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
+  train::keep_freed_memory();
   train::install_stop_signals();
   train::apply_precision(device, prepared.trainer.precision);
 

@@ -97,6 +97,9 @@ class Loop {
   fs::path last() const {
     return fs::path(options_.checkpoint_dir) / "last.safetensors";
   }
+  std::string good_checkpoint() const {
+    return saved_step_ > 0 ? last().string() : "not there yet";
+  }
   CheckpointState state() {
     return {
         recipe_.name(), options_.config, recipe_.tensors(), recipe_.extra()};
@@ -151,6 +154,7 @@ void Loop::resume() {
   }
   share_state(state(), progress_, group_);
   saved_step_ = progress_.step;
+  step_epoch_ = progress_.epoch;
   seconds_before_ = progress_.seconds;
 }
 
@@ -242,7 +246,8 @@ bool Loop::run_epoch(Recorder& recorder) {
     }
     const bool whole_epoch =
         progress_.samples_in_epoch >= loader.batches() * batch_samples;
-    result_.stopped = agreement_.stop();
+    // Asked to stop at the very last step, a run simply ends.
+    result_.stopped = agreement_.stop() && !reached_limit();
     const bool out_of_time =
         agreement_.out_of_time() && progress_.epoch >= trainer_.min_epochs;
     ended = result_.stopped || out_of_time || reached_limit();
@@ -250,7 +255,8 @@ bool Loop::run_epoch(Recorder& recorder) {
         progress_.step % trainer_.checkpoint_every == 0) {
       save("periodic");
     }
-    if (ended && !whole_epoch) {
+    // A stop leaves the epoch's end, with its validation, to the next sitting.
+    if (ended && (!whole_epoch || result_.stopped)) {
       return false;
     }
     if (whole_epoch) {
@@ -265,9 +271,7 @@ bool Loop::run_epoch(Recorder& recorder) {
           seconds_since(begun)});
   ++progress_.epoch;
   progress_.samples_in_epoch = 0;
-  if (!result_.stopped) {
-    validate(recorder);
-  }
+  validate(recorder);
   if (saved_step_ != progress_.step &&
       (trainer_.checkpoint_every == 0 ||
        progress_.step % trainer_.checkpoint_every == 0)) {
@@ -336,7 +340,7 @@ void Loop::run_step(StepInput& input, double data_seconds, os::Instant begun) {
             progress_.step,
             rank,
             which.empty() ? "" : " (" + which.substr(1) + ")",
-            saved_step_ > 0 ? last().string() : "not there yet"));
+            good_checkpoint()));
   }
 }
 
@@ -348,9 +352,10 @@ void Loop::report(Recorder& recorder) {
       measured_seconds_ > 0
           ? static_cast<double>(measured_samples_) / measured_seconds_
           : 0;
+  // Rows depend on the step alone, so that a resumed run writes the same.
   const bool logged = progress_.step % trainer_.log_every == 0 ||
-                      reached_limit() || steps_here_ == 1;
-  if (!leader() || !logged) {
+                      reached_limit() || progress_.step == 1;
+  if (!leader() || !(logged || steps_here_ == 1)) {
     return;
   }
   std::map<std::string, double> row;
@@ -367,7 +372,9 @@ void Loop::report(Recorder& recorder) {
     row["samples_per_second"] = result_.samples_per_second;
     text += fmt::format("  {:.1f} samples/s", result_.samples_per_second);
   }
-  recorder.metrics(progress_.step, progress_.epoch, row);
+  if (logged) {
+    recorder.metrics(progress_.step, progress_.epoch, row);
+  }
   recorder.line(text);
 }
 
@@ -416,18 +423,37 @@ void Loop::validate(Recorder& recorder) {
 }
 
 void Loop::save(const std::string& reason) {
+  // Every rank looks at its replica; a good file is never replaced by a bad.
+  for (const auto& [name, tensor] : recipe_.tensors()) {
+    if (tensor.is_floating_point() &&
+        !at::isfinite(tensor).all().item<bool>()) {
+      throw TrainError(
+          kFailed,
+          fmt::format(
+              "step {}: rank {} has a weight that is not a number ({}); "
+              "training stopped, the last good checkpoint is {}; try a "
+              "smaller optim.lr or optim.clip=1",
+              progress_.step,
+              group_.rank(),
+              name,
+              good_checkpoint()));
+    }
+  }
   saved_step_ = progress_.step;
   if (!leader()) {
     return;
   }
   const auto begun = os::real_clock().now();
-  save_checkpoint(last(), state(), progress_);
   fs::path shown = last();
   const fs::path best = last().parent_path() / "best.safetensors";
-  // A run without validation has no better one than its last.
+  // A run without validation has no better one than its last. `last` is
+  // replaced last: whoever resumes from it finds the best it speaks of.
   if (reason == "best" || !progress_.best) {
-    link_checkpoint(last(), best);
+    save_checkpoint(best, state(), progress_);
+    link_checkpoint(best, last());
     shown = reason == "best" ? best : last();
+  } else {
+    save_checkpoint(last(), state(), progress_);
   }
   options_.events->write(
       wire::Checkpoint{

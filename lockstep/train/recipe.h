@@ -5,6 +5,8 @@
 // checkpoints and limits, so a recipe is little more than its arithmetic. All
 // calls come from one thread, in the same order on all ranks.
 
+#include <torch/nn/module.h>
+
 #include <map>
 #include <string>
 #include <vector>
