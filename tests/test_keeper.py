@@ -2,8 +2,10 @@
 
 import os
 import pty
+import random
 import select
 import signal
+import subprocess
 import sys
 import time
 
@@ -277,3 +279,35 @@ def test_progress_is_plain_elsewhere(control):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"\x1b" not in process.seen and "\x1b" not in err and "\r" not in err
+
+
+# A few rounds here, many in `make soak`.
+ROUNDS = 100 if os.environ.get("LOCKSTEP_SOAK") else 6
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_random_kills_leave_nothing(control, seed):
+    """SIGKILL to any one process of the run, at any moment of its life."""
+    choose = random.Random(seed)
+    process = control.start(
+        "run", "--procs", 3, "--grace", "300ms", "--", sys.executable, "stubborn.py"
+    )
+    if choose.random() < 0.5:
+        ready(control, 3)
+    else:
+        count = choose.randint(1, 8)
+        wait_for(lambda: len(control.left()) >= min(count, 2))
+    victims = [pid for pid, _ in control.left()]
+    victim = choose.choice(victims)
+    try:
+        os.kill(victim, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    # A daemon that a rank lost is no failure: then somebody must end the run.
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    control.assert_nothing_left()

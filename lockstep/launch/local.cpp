@@ -159,8 +159,8 @@ class LocalAgent : public Agent {
       const bool clean = end_descendants(5);
       reports.emplace_back(
           NodeLost{
-              clean ? "its keeper process was killed"
-                    : "its keeper process was killed, and some processes it "
+              clean ? "its keeper process was ended"
+                    : "its keeper process was ended, and some processes it "
                       "started do not end"});
     }
   }
