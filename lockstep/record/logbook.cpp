@@ -114,6 +114,9 @@ class Page {
             length(seconds()),
             trained,
             cell(summary_.failure));
+      case Outcome::kStopped:
+        return fmt::format(
+            "**Stopped** after {} ({}).", length(seconds()), trained);
       case Outcome::kFinished:
         break;
     }
@@ -333,6 +336,9 @@ class Page {
   }
 
   void checkpoints() {
+    if (summary_.starts == 0 && summary_.checkpoints.empty()) {
+      return;  // a program that does not say what it stores
+    }
     add("## Checkpoints\n\n");
     if (summary_.checkpoints.empty()) {
       add("None were written.\n\n");
@@ -408,7 +414,9 @@ class Page {
   void files() {
     add("## Files\n\n| file | content |\n|---|---|\n");
     const auto one = [&](const os::Path& path, std::string_view content) {
-      if (os::real_files().exists(path)) {
+      std::error_code error;
+      if (os::real_files().exists(path) &&
+          !std::filesystem::is_empty(path, error)) {
         const std::string name = path.lexically_relative(run_.path()).string();
         add("| [{}]({}) | {} |\n", name, name, content);
       }

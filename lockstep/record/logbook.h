@@ -62,6 +62,7 @@ struct RunSummary {
     kEmpty,       // no event was written
     kUnfinished,  // goes on, or was killed: some rank wrote no exit
     kFailed,      // a rank ended with another code than 0
+    kStopped,     // no rank failed by itself: the launcher ended them
     kFinished,
   };
   Outcome outcome = Outcome::kEmpty;

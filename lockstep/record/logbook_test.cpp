@@ -166,7 +166,9 @@ TEST_F(LogbookTest, PageHasWhatAPersonWouldWriteDown) {
   EXPECT_THAT(text, HasSubstr("samples/fake-100.png"));
   EXPECT_THAT(text, HasSubstr("samples/real-0.png"));
   EXPECT_THAT(text, Not(HasSubstr("fake-9.png")));
-  EXPECT_THAT(text, HasSubstr("tensorboard --logdir"));
+  EXPECT_THAT(text, Not(HasSubstr("tensorboard --logdir")));  // no file yet
+  std::ofstream(run_.tensorboard() / "events.out.tfevents.1.n.1") << "x";
+  EXPECT_THAT(page(), HasSubstr("tensorboard --logdir"));
   EXPECT_THAT(text, Not(HasSubstr("How the ranks ended")));
   // Every picture that the page shows is there.
   for (const char* name :
@@ -219,6 +221,34 @@ TEST_F(LogbookTest, AFailedRunNamesTheRankAndTheReason) {
   EXPECT_THAT(text, HasSubstr("NaN loss at step 1"));
   EXPECT_THAT(text, HasSubstr("ranks/1.log"));
   EXPECT_THAT(text, HasSubstr("None were written."));
+}
+
+TEST_F(LogbookTest, TheFirstToFailIsTheCause) {
+  for (int rank = 0; rank < 4; ++rank) {
+    init(rank, 4);
+  }
+  event(6, 0, wire::Exit{0, 9, "stopped"});
+  event(5, 1, wire::Exit{1, 0, "lost rank 3"});
+  event(5.5, 2, wire::Exit{0, 15, ""});
+  event(4, 3, wire::Exit{0, 9, "signal 9 (Killed)"});
+  EXPECT_EQ(
+      summarise(run_)->failure, "rank 3: exit code 137: signal 9 (Killed)");
+}
+
+TEST_F(LogbookTest, AProgramWithoutEventsHasItsNameFromTheLauncher) {
+  event(0, -1, wire::Init{"python train.py", 2, 0, {}});
+  event(1, 0, wire::Exit{0, 15, "stopped"});
+  event(1, 1, wire::Exit{0, 9, "stopped"});
+  auto summary = summarise(run_);
+  ASSERT_TRUE(summary);
+  EXPECT_EQ(summary->program, "python train.py");
+  EXPECT_EQ(summary->world_size, 2);
+  EXPECT_EQ(summary->outcome, Outcome::kStopped);
+  const std::string text = page();
+  EXPECT_THAT(text, HasSubstr("**Stopped** after 1.0 s (2 ranks on 2 nodes)."));
+  EXPECT_THAT(text, Not(HasSubstr("Checkpoints")));
+  EXPECT_THAT(text, Not(HasSubstr("| steps |")));
+  EXPECT_THAT(text, Not(HasSubstr("[samples]")));
 }
 
 TEST_F(LogbookTest, AKilledRunIsUnfinished) {

@@ -15,6 +15,9 @@ namespace lockstep::record {
 
 namespace {
 
+// The launcher's word for a rank that it ended.
+constexpr std::string_view kStoppedReason = "stopped";
+
 class Gatherer {
  public:
   RunStory story;
@@ -94,6 +97,7 @@ class Gatherer {
   struct State {
     RunSummary::RankRow row;
     int starts = 0;
+    double exit_time = 0;
     bool fresh = true;  // no iteration since the start
   };
   struct Steady {
@@ -130,6 +134,11 @@ class Gatherer {
   void use(const wire::Event& event, const wire::Init& init) {
     RunSummary& summary = story.summary;
     if (event.rank < 0) {
+      // The launcher's, for programs that write no events themselves.
+      if (rows_.empty()) {
+        summary.program = init.program;
+        summary.world_size = init.world_size;
+      }
       return;
     }
     if (rows_.empty() || event.rank <= rows_.begin()->first) {
@@ -211,6 +220,7 @@ class Gatherer {
     auto& row = state(event).row;
     // A rank and its supervisor may both say it; the reason is the rank's.
     row.exit_code = code;
+    state(event).exit_time = event.time;
     if (!exit.reason.empty()) {
       row.exit_reason = exit.reason;
     }
@@ -250,47 +260,46 @@ class Gatherer {
     }
     summary.outcome =
         summary.ranks.empty() ? Outcome::kUnfinished : Outcome::kFinished;
-    for (const auto& row : summary.ranks) {
-      if (!row.exit_code && summary.outcome == Outcome::kFinished) {
+    const State* culprit = nullptr;
+    for (const auto& [rank, state] : rows_) {
+      if (!state.row.exit_code && summary.outcome == Outcome::kFinished) {
         summary.outcome = Outcome::kUnfinished;
       }
-      if (row.exit_code.value_or(0) == 0) {
-        continue;
-      }
-      // Ranks that were ended because of another say less than that one.
-      const bool better =
-          summary.outcome != Outcome::kFailed || better_reason(row);
-      summary.outcome = Outcome::kFailed;
-      if (better) {
-        named_ = row;
+      if (state.row.exit_code.value_or(0) != 0 &&
+          (culprit == nullptr || blame(state) < blame(*culprit))) {
+        culprit = &state;
       }
     }
-    if (named_) {
+    if (culprit != nullptr) {
+      summary.outcome = culprit->row.exit_reason == kStoppedReason
+                            ? Outcome::kStopped
+                            : Outcome::kFailed;
       summary.failure = fmt::format(
           "rank {}: exit code {}{}{}",
-          named_->rank,
-          *named_->exit_code,
-          named_->exit_reason.empty() ? "" : ": ",
-          named_->exit_reason);
+          culprit->row.rank,
+          *culprit->row.exit_code,
+          culprit->row.exit_reason.empty() ? "" : ": ",
+          culprit->row.exit_reason);
     } else if (!summary.failure.empty()) {
       summary.outcome = Outcome::kFailed;
     }
   }
 
-  bool better_reason(const RunSummary::RankRow& row) const {
+  // Smaller: more to blame. Ranks that were ended because of another say less
+  // than that one; of the others the first to end is the cause.
+  static std::pair<int, double> blame(const State& state) {
     constexpr int kTerminated = 128 + 15;
-    const auto weight = [](const RunSummary::RankRow& one) {
-      return (one.exit_reason.empty() ? 0 : 2) +
-             (*one.exit_code == kTerminated ? 0 : 1);
-    };
-    return named_ && weight(row) > weight(*named_);
+    const auto& row = state.row;
+    const bool ended =
+        row.exit_reason == kStoppedReason ||
+        (row.exit_reason.empty() && *row.exit_code == kTerminated);
+    return {ended ? 1 : 0, state.exit_time};
   }
 
   bool any_ = false;
   std::set<std::string> nodes_;
   std::map<int, State> rows_;
   std::map<int64_t, std::map<std::string, std::pair<double, double>>> metrics_;
-  std::optional<RunSummary::RankRow> named_;
 };
 
 // Files of ranks, by number.
@@ -424,6 +433,8 @@ std::string_view to_string(RunSummary::Outcome outcome) {
       return "unfinished";
     case RunSummary::Outcome::kFailed:
       return "failed";
+    case RunSummary::Outcome::kStopped:
+      return "stopped";
     case RunSummary::Outcome::kFinished:
       break;
   }
