@@ -1,0 +1,233 @@
+// Runs the steps of a recipe on tensors that a test gives and writes back what
+// came of them, so that tests/test_parity.py can compare with PyTorch:
+//
+//   parity_probe IN.safetensors OUT.safetensors
+//
+// IN: "init.<name>" for every parameter and buffer; for dcgan "real" and
+// "noise", for vit "images" and "labels", each [steps, batch, ...]; the options
+// as metadata. OUT: "forward.*" of the first batch with the initial weights,
+// "grad.<name>" after step 1, "metrics" [steps, k], "final.<name>", and
+// "counts": parameters and elements reduced.
+
+#include <cstdio>
+#include <string>
+
+#include "lockstep/collective/factory.h"
+#include "lockstep/recipes/dcgan.h"
+#include "lockstep/recipes/vit.h"
+#include "lockstep/record/safetensors.h"
+
+namespace {
+
+using lockstep::parallel::NamedTensors;
+namespace record = lockstep::record;
+
+struct Given {
+  record::SafetensorsFile file;
+  std::string text(const std::string& key) const {
+    return file.metadata().at(key);
+  }
+  int64_t whole(const std::string& key) const { return std::stoll(text(key)); }
+  double real(const std::string& key) const { return std::stod(text(key)); }
+  at::Tensor tensor(const std::string& name) const {
+    const auto* view = file.find(name);
+    if (view == nullptr) {
+      throw std::runtime_error("no tensor '" + name + "'");
+    }
+    const auto type = view->dtype == "I64" ? at::kLong : at::kFloat;
+    return at::from_blob(
+               const_cast<std::byte*>(view->bytes.data()), view->shape, type)
+        .clone();
+  }
+};
+
+void fill(const NamedTensors& tensors, const Given& given) {
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    tensor.copy_(given.tensor("init." + name));
+  }
+}
+
+class Answer {
+ public:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    // A copy: the probe goes on to change what it was given.
+    list_.emplace_back(
+        name, tensor.detach().clone(at::MemoryFormat::Contiguous));
+  }
+  void add(const std::string& prefix, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors) {
+      add(prefix + name, tensor);
+    }
+  }
+  void write(const std::string& path) const {
+    std::vector<record::TensorView> views;
+    for (const auto& [name, tensor] : list_) {
+      const bool whole = tensor.scalar_type() == at::kLong;
+      const bool twice = tensor.scalar_type() == at::kDouble;
+      views.push_back(
+          {name,
+           whole   ? "I64"
+           : twice ? "F64"
+                   : "F32",
+           tensor.sizes().vec(),
+           {static_cast<const std::byte*>(tensor.data_ptr()),
+            static_cast<size_t>(tensor.nbytes())}});
+    }
+    const auto written =
+        record::write_safetensors(lockstep::os::real_files(), path, views, {});
+    if (!written) {
+      throw std::runtime_error(written.error().to_string());
+    }
+  }
+
+ private:
+  NamedTensors list_;
+};
+
+int64_t num_elements(const torch::nn::Module& module) {
+  int64_t total = 0;
+  for (const auto& parameter : module.parameters()) {
+    total += parameter.numel();
+  }
+  return total;
+}
+
+void add_gradients(
+    Answer& answer,
+    const std::string& prefix,
+    const torch::nn::Module& module,
+    const lockstep::parallel::Ddp& ddp) {
+  const auto names = lockstep::train::named_parameters(module, prefix);
+  for (size_t i = 0; i < names.size(); ++i) {
+    answer.add("grad." + names[i].first, ddp.gradients()[i]);
+  }
+}
+
+void run_dcgan(
+    const Given& given,
+    const lockstep::train::OptimConfig& optim,
+    const lockstep::train::Context& context,
+    Answer& answer) {
+  lockstep::recipes::DcganPair pair(
+      {.image_size = given.whole("image_size"),
+       .channels = given.whole("channels"),
+       .nz = given.whole("nz"),
+       .ngf = given.whole("ngf"),
+       .ndf = given.whole("ndf")},
+      optim,
+      context);
+  const auto real = given.tensor("real");
+  const auto noise = given.tensor("noise");
+  fill(pair.tensors(), given);
+  {
+    at::NoGradGuard no_grad;
+    answer.add("forward.generator", pair.generator().forward(noise[0]));
+    answer.add("forward.discriminator", pair.discriminator().forward(real[0]));
+  }
+  fill(pair.tensors(), given);  // the forward moved the running statistics
+  std::vector<at::Tensor> metrics;
+  for (int64_t step = 0; step < real.size(0); ++step) {
+    metrics.push_back(
+        pair.step({{real[step], noise[step], 1}}, optim.lr).metrics);
+    if (step == 0) {
+      add_gradients(
+          answer, "generator.", pair.generator(), pair.generator_ddp());
+      add_gradients(
+          answer,
+          "discriminator.",
+          pair.discriminator(),
+          pair.discriminator_ddp());
+    }
+  }
+  answer.add("metrics", at::stack(metrics));
+  answer.add("final.", pair.tensors());
+  answer.add(
+      "counts",
+      at::tensor(
+          {num_elements(pair.generator()),
+           num_elements(pair.discriminator()),
+           pair.generator_ddp().reduced_elements(),
+           pair.discriminator_ddp().reduced_elements()},
+          at::kLong));
+}
+
+void run_vit(
+    const Given& given,
+    const lockstep::train::OptimConfig& optim,
+    const lockstep::train::Context& context,
+    Answer& answer) {
+  lockstep::models::VitOptions options;
+  options.image_size = given.whole("image_size");
+  options.patch = given.whole("patch");
+  options.dim = given.whole("dim");
+  options.depth = given.whole("depth");
+  options.heads = given.whole("heads");
+  lockstep::recipes::VitTrainer trainer(
+      options, optim, given.real("label_smoothing"), context);
+  const auto images = given.tensor("images");
+  const auto labels = given.tensor("labels");
+  const auto state = lockstep::train::named_state(trainer.model());
+  fill(state, given);
+  {
+    at::NoGradGuard no_grad;
+    answer.add("forward.logits", trainer.logits(images[0]));
+  }
+  std::vector<at::Tensor> metrics;
+  for (int64_t step = 0; step < images.size(0); ++step) {
+    metrics.push_back(
+        trainer.step({{images[step], labels[step], 1}}, optim.lr).metrics);
+    if (step == 0) {
+      add_gradients(answer, "", trainer.model(), trainer.ddp());
+    }
+  }
+  answer.add("metrics", at::stack(metrics));
+  answer.add("final.", state);
+  answer.add(
+      "counts",
+      at::tensor(
+          {num_elements(trainer.model()), trainer.ddp().reduced_elements()},
+          at::kLong));
+}
+
+void run(const std::string& in, const std::string& out) {
+  auto opened = record::SafetensorsFile::open(in);
+  if (!opened) {
+    throw std::runtime_error(opened.error().to_string());
+  }
+  const Given given{std::move(*opened)};
+  const auto group = lockstep::collective::make_single();
+  lockstep::train::Context context;
+  context.group = group.get();
+  context.trainer.precision = given.text("precision");
+  lockstep::train::OptimConfig optim;
+  optim.name = given.text("optim");
+  optim.lr = given.real("lr");
+  optim.beta1 = given.real("beta1");
+  optim.weight_decay = given.real("weight_decay");
+  optim.clip = given.real("clip");
+  Answer answer;
+  if (given.text("recipe") == "dcgan") {
+    run_dcgan(given, optim, context, answer);
+  } else {
+    run_vit(given, optim, context, answer);
+  }
+  answer.write(out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(
+        stderr, "usage: parity_probe IN.safetensors OUT.safetensors\n");
+    return 2;
+  }
+  try {
+    run(argv[1], argv[2]);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "parity_probe: %s\n", failure.what());
+    return 1;
+  }
+  return 0;
+}

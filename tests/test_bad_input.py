@@ -1,0 +1,427 @@
+"""Bad input and bad luck: each case ends with a documented code and a message
+that names the place and what to do, never with a crash or a hang."""
+
+import gzip
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+from trainer import (
+    DCGAN,
+    VIT,
+    Ranks,
+    assert_same_checkpoint,
+    clean_environment,
+    free_port,
+    metadata,
+    metrics,
+    tensors,
+    train,
+    trained,
+    wait_until,
+)
+
+
+def refused(done, *parts, code=2):
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    for part in parts:
+        assert part in text, text
+    assert "terminate called" not in text and "Backtrace" not in text
+    return text
+
+
+# The command line and the configuration.
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        ([], ["no recipe given"]),
+        (["dcgna"], ["unknown recipe 'dcgna'", "dcgan"]),
+        (["dcgan", "--hepl"], ["unknown option '--hepl'", "--help"]),
+        (["dcgan", "tset"], ["'tset'", "test"]),
+        (["dcgan", "data=cifar01"], ["cifar01", "cifar10"]),
+        (["dcgan", "trainer=dpp"], ["dpp", "ddp"]),
+        (["dcgan", "experiment=smal"], ["smal", "small"]),
+        (["dcgan", "trainer.max_epoch=3"], ["trainer.max_epoch", "max_epochs"]),
+        (["dcgan", "optm.lr=3"], ["optm", "optim"]),
+        (["vit", "model.hedas=3"], ["model.hedas", "heads"]),
+        (["dcgan", "optim.lr=fast"], ["optim.lr", "fast", "number"]),
+        (["dcgan", "optim.lr=-1"], ["optim.lr", "-1"]),
+        (["dcgan", "data.batch_size=0"], ["data.batch_size", "0"]),
+        (["dcgan", "data.batch_size=2.5"], ["data.batch_size", "2.5"]),
+        (["vit", "flip=perhaps"], ["flip", "perhaps", "true"]),
+        (["dcgan", "trainer.precision=fp8"], ["precision", "fp8", "bf16"]),
+        (["dcgan", "data.image_size=48"], ["image_size 48", "64"]),
+        (["vit", "data.image_size=30", "model.patch=16"], ["30", "16", "multiple"]),
+        (["vit", "model.dim=100", "model.heads=3"], ["100", "3", "multiple"]),
+        (["vit", "model.name=vit_huge"], ["vit_huge", "vit_base_patch32_224"]),
+        (["dcgan", "trainer.max_epochs=0"], ["max_epochs", "never end"]),
+        (["dcgan", "trainer.devices=4"], ["trainer.devices=4", "started 1"]),
+        (["dcgan", "trainer.device=cuda"], ["trainer.device=cuda"]),
+        (["vit", "test"], ["checkpoint="]),
+        (["vit", "--config"], ["--config needs a file"]),
+        (["vit", "--config", "absent.yaml"], ["absent.yaml"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_command(tmp_path, words, parts):
+    if "test" in words:
+        words = [*VIT[:1], "test", *VIT[1:]]
+    refused(train(*words, cwd=tmp_path), *parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_config_file_is_named_with_its_line(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("optim:\n  lr: 1e-3\ntrainer:\n  max_epohcs: 3\n")
+    refused(train("dcgan", "--config", file), f"{file}:4", "max_epohcs", "max_epochs")
+    file.write_text("optim: {lr: [1, 2]}\n")
+    refused(train("dcgan", "--config", file), f"{file}:1", "lr")
+    file.write_text("optim: {lr: 1\n")
+    refused(train("dcgan", "--config", file), f"{file}:")
+
+
+@pytest.mark.parametrize(
+    "environment, parts",
+    [
+        ({"RANK": 5, "WORLD_SIZE": 2}, ["RANK=5", "WORLD_SIZE=2"]),
+        ({"RANK": 0}, ["RANK", "WORLD_SIZE"]),
+        ({"RANK": "one", "WORLD_SIZE": 2}, ["RANK='one'", "whole number"]),
+        ({"RANK": 0, "WORLD_SIZE": 2}, ["MASTER_ADDR"]),
+        (
+            {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "::1", "MASTER_PORT": 70000},
+            ["MASTER_PORT=70000"],
+        ),
+    ],
+)
+def test_a_rank_environment_that_does_not_fit(environment, parts):
+    refused(train(*VIT, env=clean_environment(**environment)), *parts)
+
+
+def test_more_ranks_than_the_configuration_asks_for(tmp_path):
+    with Ranks(tmp_path, [*VIT, "trainer.devices=4"]) as ranks:
+        assert ranks.wait(30) == [2, 2]
+        assert "asks for 4 ranks, but the launcher started 2" in ranks.output(0)
+    with Ranks(tmp_path, [*VIT, "trainer=single"]) as ranks:
+        assert ranks.wait(30) == [2, 2]
+        assert "trainer.strategy=ddp" in ranks.output(1)
+
+
+def test_a_global_batch_that_does_not_divide(tmp_path):
+    with Ranks(tmp_path, [*VIT, "data.global_batch_size=7"]) as ranks:
+        assert ranks.wait(30) == [2, 2]
+        assert "data.global_batch_size=7 is not a multiple of 2" in ranks.output(0)
+
+
+# Data.
+
+
+def test_missing_data_names_the_command_that_fetches_it(tmp_path):
+    env = clean_environment(LOCKSTEP_DATA=tmp_path / "cache")
+    for name in ("cifar10", "mnist", "fashion_mnist"):
+        done = train(*VIT, f"data={name}", f"out={tmp_path / 'run'}", env=env)
+        refused(done, f"lockstep data get {name}")
+    missing = tmp_path / "nowhere"
+    refused(
+        train(*VIT, "data=folder", f"data.root={missing}", cwd=tmp_path), str(missing)
+    )
+
+
+def test_a_batch_larger_than_the_shard(tmp_path):
+    with Ranks(
+        tmp_path, [*VIT, "data.batch_size=25", f"out={tmp_path / 'run'}"]
+    ) as ranks:
+        assert ranks.wait(60) == [2, 2], ranks.output()
+        assert (
+            "data.batch_size=25 is larger than a rank's shard of 24 samples "
+            "(48 samples on 2 ranks)" in ranks.output(0)
+        )
+
+
+def write_idx(folder, prefix, count):
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = bytes(range(256)) * (count * 28 * 28 // 256 + 1)
+    images = struct.pack(">IIII", 2051, count, 28, 28) + pixels[: count * 28 * 28]
+    labels = struct.pack(">II", 2049, count) + bytes(i % 10 for i in range(count))
+    paths = []
+    for name, data in (("images-idx3", images), ("labels-idx1", labels)):
+        paths.append(folder / f"{prefix}-{name}-ubyte.gz")
+        paths[-1].write_bytes(gzip.compress(data))
+    return paths
+
+
+def damage_cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_bytes(path):
+    data = bytearray(path.read_bytes())
+    for i in range(len(data) // 2, len(data) // 2 + 40):
+        data[i] ^= 0x5A
+    path.write_bytes(data)
+
+
+def damage_magic(path):
+    path.write_bytes(gzip.compress(b"\0" * 64))
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_cut, damage_bytes, damage_magic, damage_empty]
+)
+@pytest.mark.parametrize("which", [0, 1], ids=["images", "labels"])
+def test_a_damaged_data_set_is_named(tmp_path, damage, which):
+    root = tmp_path / "set"
+    train_files = write_idx(root, "train", 64)
+    write_idx(root, "t10k", 16)
+    words = [*VIT, "data=mnist", f"data.root={root}", "trainer.max_steps=1"]
+    if damage is damage_cut and which == 0:
+        trained(*words, f"out={tmp_path / 'good'}")
+    damage(train_files[which])
+    refused(train(*words, f"out={tmp_path / 'run'}"), str(train_files[which]))
+
+
+def test_a_damaged_picture_is_named(tmp_path):
+    from PIL import Image
+
+    root = tmp_path / "set"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(4):
+            Image.effect_noise((20, 20), 50).save(root / name / f"{i}.png")
+    bad = root / "dog" / "2.png"
+    damage_cut(bad)
+    words = [*VIT, "data=folder", f"data.root={root}", "data.batch_size=2"]
+    refused(train(*words, f"out={tmp_path / 'run'}"), str(bad))
+
+
+# Checkpoints.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = tmp_path_factory.mktemp("finished") / "run"
+    trained(*VIT, f"out={run}")
+    return run / "checkpoints" / "last.safetensors"
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_cut, damage_empty, "header", "absent", "metadata"]
+)
+def test_a_damaged_checkpoint_is_named(tmp_path, finished, damage):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    copy = run / "checkpoints" / "last.safetensors"
+    shutil.copy(finished, copy)
+    source = "auto"
+    if damage == "header":
+        data = bytearray(copy.read_bytes())
+        data[:8] = struct.pack("<Q", 1 << 60)
+        copy.write_bytes(data)
+    elif damage == "absent":
+        copy.unlink()
+        source = copy
+    elif damage == "metadata":
+        from safetensors.torch import load_file, save_file
+
+        save_file(load_file(finished), copy)
+    else:
+        damage(copy)
+    before = copy.read_bytes() if copy.exists() else b""
+    refused(train(*VIT, f"out={run}", f"trainer.resume={source}"), str(copy))
+    assert (copy.read_bytes() if copy.exists() else b"") == before
+    recipe, *rest = VIT
+    if damage != "metadata":
+        refused(train(recipe, "test", *rest, f"checkpoint={copy}"), str(copy))
+
+
+def test_a_damaged_checkpoint_ends_all_ranks(tmp_path, finished):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    copy = run / "checkpoints" / "last.safetensors"
+    shutil.copy(finished, copy)
+    damage_cut(copy)
+    with Ranks(tmp_path, [*VIT, f"out={run}", "trainer.resume=auto"]) as ranks:
+        codes = ranks.wait(60)
+        assert codes[0] == 2 and codes[1] in (2, 3), ranks.output()
+        assert str(copy) in ranks.output(0)
+
+
+def test_a_checkpoint_of_something_else(tmp_path, finished):
+    other = [*DCGAN, f"trainer.resume={finished}", f"out={tmp_path / 'a'}"]
+    refused(train(*other), str(finished), "recipe 'vit', not of 'dcgan'")
+    wider = [*VIT, "model.dim=48", f"trainer.resume={finished}"]
+    refused(
+        train(*wider, f"out={tmp_path / 'b'}"),
+        str(finished),
+        "[1, 1, 24]",
+        "[1, 1, 48]",
+    )
+    deeper = [*VIT, "model.depth=3", f"trainer.resume={finished}"]
+    refused(train(*deeper, f"out={tmp_path / 'c'}"), "lacks tensor", "blocks.2")
+    flatter = [*VIT, "model.depth=1", f"trainer.resume={finished}"]
+    refused(train(*flatter, f"out={tmp_path / 'd'}"), "blocks.1")
+    weights = [*VIT, "model.dim=48", f"model.weights={finished}"]
+    refused(train(*weights, f"out={tmp_path / 'e'}"), str(finished), "[1, 1, 24]")
+
+
+# The machine.
+
+
+def test_a_run_directory_that_cannot_be_made(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    refused(train(*VIT, f"out={file / 'run'}"), str(file / "run"))
+    with Ranks(tmp_path, [*VIT, f"out={file / 'run'}"]) as ranks:
+        assert ranks.wait(60) == [2, 2], ranks.output()
+        assert str(file / "run") in ranks.output(1)
+
+
+class Mounted:
+    """A small tmpfs; skips where mounting is not allowed."""
+
+    def __init__(self, folder, options):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "lockstep-test", folder],
+            capture_output=True,
+        )
+        if done.returncode != 0:
+            pytest.skip("mounting a tmpfs needs root")
+
+    def __enter__(self):
+        return self.folder
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", self.folder], check=True)
+
+
+def test_a_read_only_run_directory(tmp_path):
+    with Mounted(tmp_path / "disk", "ro,size=1m") as disk:
+        done = train(*VIT, f"out={disk / 'run'}")
+        refused(done, str(disk / "run"), "Read-only file system")
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, world):
+    """Room for one checkpoint and a half: the second one does not fit."""
+    run = tmp_path / "run"
+    words = [*VIT, "trainer.checkpoint_every=2", f"out={run}"]
+    trained(*words, "trainer.max_steps=2")
+    size = (run / "checkpoints" / "last.safetensors").stat().st_size
+    first = tmp_path / "first.safetensors"
+    shutil.copy(run / "checkpoints" / "last.safetensors", first)
+    shutil.rmtree(run)
+    with Mounted(tmp_path / "disk", f"size={size * 3 // 2 // 4096 * 4}k") as disk:
+        words += [f"trainer.checkpoint_dir={disk}", "data.global_batch_size=4"]
+        with Ranks(tmp_path, words, world) as ranks:
+            codes = ranks.wait(60)
+            assert codes[0] == 1 and set(codes[1:]) <= {3}, ranks.output()
+            text = ranks.output(0)
+        assert "writing the checkpoint" in text and "No space left" in text
+        assert str(disk) in text
+        kept = disk / "last.safetensors"
+        assert metadata(kept)["lockstep.step"] == "2"
+        assert sorted(tensors(kept)) == sorted(tensors(first))
+        assert not [p for p in disk.iterdir() if p.suffix != ".safetensors"]
+        # Loadable: it goes on from there once there is room.
+        recipe, *rest = words[:-1]
+        trained(
+            recipe,
+            "test",
+            *[word for word in rest if not word.startswith("out=")],
+            f"checkpoint={kept}",
+        )
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        words = [*VIT, "trainer.timeout=5s", f"out={tmp_path / 'run'}"]
+        with Ranks(tmp_path, words, port=port) as ranks:
+            codes = ranks.wait(60)
+            assert codes[0] != 0 and codes[1] != 0
+            text = ranks.output(0)
+    assert f"127.0.0.1:{port}" in text
+    assert "Address already in use" in text and "another MASTER_PORT" in text
+
+
+def test_a_rank_that_never_comes(tmp_path):
+    env = clean_environment(
+        RANK=0,
+        WORLD_SIZE=2,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=free_port(),
+    )
+    done = train(*VIT, "trainer.timeout=2s", f"out={tmp_path / 'run'}", env=env)
+    refused(done, "rank 1", code=3)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_by_the_other(tmp_path, victim):
+    run = tmp_path / "run"
+    words = [*VIT, "trainer.max_epochs=100000", f"out={run}"]
+    with Ranks(tmp_path, words) as ranks:
+        wait_until(lambda: len(read_rows(run)) > 3, what="step 3")
+        ranks.kill(victim)
+        begun = time.monotonic()
+        codes = ranks.wait(30)
+        assert time.monotonic() - begun < 10
+        assert codes[victim] == -signal.SIGKILL
+        assert codes[1 - victim] == 3, ranks.output(1 - victim)
+        assert f"rank {victim}" in ranks.output(1 - victim)
+
+
+def read_rows(run):
+    try:
+        return metrics(run)
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("words", [VIT, DCGAN], ids=["vit", "dcgan"])
+def test_a_loss_that_is_no_number(tmp_path, words, world):
+    """Three good steps with a checkpoint, then a learning rate that explodes."""
+    run = tmp_path / "run"
+    words = [*words, "optim.schedule=constant", f"out={run}"]
+    with Ranks(tmp_path, [*words, "trainer.max_steps=3"], world) as ranks:
+        ranks.done()
+    good = tmp_path / "good.safetensors"
+    last = run / "checkpoints" / "last.safetensors"
+    shutil.copy(last, good)
+    words += ["trainer.resume=auto", "optim.lr=1e30", "trainer.max_epochs=9"]
+    with Ranks(tmp_path, words, world) as ranks:
+        assert ranks.wait(60) == [1] * world, ranks.output()
+        text = ranks.output(0)
+    assert "step 5: rank 0 has a loss that is not a number" in text or (
+        "step 4: rank 0 has a loss that is not a number" in text
+    ), text
+    assert f"the last good checkpoint is {last}" in text and "optim.lr" in text
+    assert_same_checkpoint(good, last)
+
+
+def test_weights_that_are_no_numbers_never_replace_a_checkpoint(tmp_path):
+    """The step's loss is still fine, its update is not."""
+    run = tmp_path / "run"
+    words = [*VIT, "optim.schedule=constant", f"out={run}", "optim.name=sgd"]
+    trained(*words, "trainer.max_steps=3")
+    good = tmp_path / "good.safetensors"
+    last = run / "checkpoints" / "last.safetensors"
+    shutil.copy(last, good)
+    words += ["trainer.resume=auto", "optim.lr=1e308", "trainer.checkpoint_every=1"]
+    done = train(*words)
+    refused(done, "step 4: rank 0 has a weight that is not a number", code=1)
+    assert_same_checkpoint(good, last)

@@ -1,0 +1,170 @@
+"""Many ranks against one, and the known flaws of today's scripts, each of which
+must be absent: equal noise on all ranks, an order that never changes, samples
+seen twice, a timer without data loading, ranks that write over each other."""
+
+import re
+from collections import Counter
+
+import pytest
+from PIL import Image
+from trainer import DCGAN, VIT, events, metrics, rows, run_ranks, trained
+
+# So small that fp32 weights stay as they are: a loss then names its sample.
+FROZEN = ["optim.lr=1e-30", "optim.weight_decay=0"]
+
+
+def floats(table, column):
+    return [float(row[column]) for row in table if row.get(column)]
+
+
+@pytest.mark.parametrize(
+    "world, batch, extra",
+    [
+        (2, 4, []),
+        (4, 2, []),
+        (1, 4, ["trainer.accumulate=2"]),
+        (2, 2, ["trainer.accumulate=2"]),
+    ],
+)
+def test_ranks_equal_one_rank_at_the_global_batch(tmp_path, world, batch, extra):
+    """8 samples a step, however they are split: the same losses over 12 steps
+    and the same validation within float tolerance."""
+    words = [*VIT, "flip=false", "optim.lr=1e-3"]
+    one = tmp_path / "one"
+    trained(*words, "data.batch_size=8", f"out={one}")
+    many = tmp_path / "many"
+    run_ranks(
+        tmp_path, [*words, f"data.batch_size={batch}", *extra, f"out={many}"], world
+    )
+    left, right = metrics(one), metrics(many)
+    assert len(left) == 12 and [r["step"] for r in left] == [r["step"] for r in right]
+    for column in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        assert floats(right, column) == pytest.approx(
+            floats(left, column), rel=1e-4, abs=1e-5
+        ), column
+    losses = floats(left, "loss")
+    assert losses[-1] != losses[0]
+
+
+def test_a_ragged_last_batch_weighs_by_samples(tmp_path):
+    """44 samples in steps of 8: the last step of an epoch has 4."""
+    words = [*VIT, "flip=false", "data.length=44"]
+    one, many = tmp_path / "one", tmp_path / "many"
+    trained(*words, "data.batch_size=8", f"out={one}")
+    run_ranks(tmp_path, [*words, "data.batch_size=4", f"out={many}"])
+    accumulated = tmp_path / "accumulated"
+    trained(
+        *words, "data.batch_size=3", "trainer.accumulate=3", f"out={tmp_path / 'odd'}"
+    )
+    trained(
+        *words,
+        "data.batch_size=4",
+        "trainer.accumulate=2",
+        f"out={accumulated}",
+    )
+    for other in (many, accumulated):
+        assert floats(metrics(other), "loss") == pytest.approx(
+            floats(metrics(one), "loss"), rel=1e-4
+        )
+    samples = [int(row["samples"]) for row in rows(one / "timing.csv")]
+    assert samples == [8, 8, 8, 8, 8, 4] * 2
+    odd = [int(row["samples"]) for row in rows(tmp_path / "odd" / "timing.csv")]
+    assert sum(odd) == 88
+
+
+def sample_losses(run, epoch):
+    """By rank and step: with one sample a batch, whom each rank saw."""
+    return [
+        (event["rank"], round(event["values"]["loss"], 6))
+        for event in events(run, "metric")
+        if event["epoch"] == epoch and "loss" in event["values"]
+    ]
+
+
+def test_every_sample_once_an_epoch_in_a_new_order(tmp_path):
+    words = [*VIT, *FROZEN, "flip=false", "data.batch_size=1", "data.length=20"]
+    run_ranks(tmp_path, [*words, f"out={tmp_path / 'run'}"])
+    first = sample_losses(tmp_path / "run", 0)
+    second = sample_losses(tmp_path / "run", 1)
+    seen = Counter(loss for _, loss in first)
+    assert len(seen) == 20 and set(seen.values()) == {1}
+    assert Counter(loss for _, loss in second) == seen
+    assert first != second  # another order
+    shard = {loss for rank, loss in first if rank == 0}
+    assert shard != {loss for rank, loss in second if rank == 0}  # other shards
+
+
+def test_padding_repeats_only_what_is_needed(tmp_path):
+    words = [*VIT, *FROZEN, "flip=false", "data.batch_size=1", "data.length=19"]
+    run_ranks(
+        tmp_path, [*words, "trainer.max_epochs=1", f"out={tmp_path / 'run'}"], world=2
+    )
+    seen = Counter(loss for _, loss in sample_losses(tmp_path / "run", 0))
+    assert len(seen) == 19
+    assert sorted(seen.values()) == [1] * 18 + [2]
+
+
+def test_noise_differs_by_rank_and_step(tmp_path):
+    """Weights are equal on all ranks, so D(G(z)) of the first steps tells the
+    noise apart."""
+    run_ranks(tmp_path, [*DCGAN, *FROZEN, f"out={tmp_path / 'run'}"], world=3)
+    seen = [
+        event["values"]["d_g_z1"]
+        for event in events(tmp_path / "run", "metric")
+        if "d_g_z1" in event["values"]
+    ]
+    assert len(seen) == 3 * 2 * 4
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_split_of_time_sums_to_the_total(tmp_path):
+    run_ranks(tmp_path, [*DCGAN, f"out={tmp_path / 'run'}"])
+    table = rows(tmp_path / "run" / "timing.csv")
+    assert len(table) == 2 * 12
+    for row in table:
+        parts = [float(row[k]) for k in ("data", "compute", "communication", "wait")]
+        assert sum(parts) == pytest.approx(float(row["total"]), abs=1e-6)
+        assert min(parts) >= 0
+        assert parts[0] > 0 and parts[1] > 0
+    # The epoch's own clock runs over all of it.
+    for event in events(tmp_path / "run", "epoch"):
+        inside = [
+            float(row["total"])
+            for row in table
+            if int(row["rank"]) == event["rank"] and int(row["epoch"]) == event["epoch"]
+        ]
+        assert sum(inside) <= event["seconds"] + 1e-6
+
+
+def test_the_timer_includes_data_loading(tmp_path):
+    """Large pictures and a tiny network: decoding is most of an iteration."""
+    folder = tmp_path / "pictures" / "one"
+    folder.mkdir(parents=True)
+    for i in range(4):
+        picture = Image.effect_noise((1200, 1200), 60 + i).convert("RGB")
+        picture.save(folder / f"{i}.png")
+    trained(
+        *DCGAN,
+        "data=folder",
+        f"data.root={tmp_path / 'pictures'}",
+        "data.workers=0",
+        "data.batch_size=2",
+        "trainer.max_epochs=1",
+        "validation_samples=0",
+        f"out={tmp_path / 'run'}",
+    )
+    table = rows(tmp_path / "run" / "timing.csv")
+    data = sum(float(row["data"]) for row in table)
+    assert data > 0.5 * sum(float(row["total"]) for row in table)
+
+
+def test_pictures_have_one_writer(tmp_path):
+    run = tmp_path / "run"
+    run_ranks(tmp_path, [*DCGAN, "sample_every=5", f"out={run}"], world=2)
+    expected = {
+        f"{name}-{step:06}.png" for name in ("fake", "real") for step in (5, 10, 12)
+    }
+    assert {path.name for path in (run / "samples").iterdir()} == expected
+    boards = list((run / "tensorboard").iterdir())
+    assert len(boards) == 1
+    assert not [p for p in run.rglob("*") if re.search(r"\.tmp|\.link", p.name)]

@@ -1,0 +1,313 @@
+"""The recipes' arithmetic against PyTorch, live: the same weights, data and
+noise go through both; outputs, every gradient tensor and the losses of 20 steps
+must agree. The thresholds are the constants below."""
+
+import subprocess
+from contextlib import nullcontext
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+from torch_models import Discriminator, Generator, Vit, count
+from trainer import BUILD, clean_environment
+
+# Relative error in the 2-norm of a tensor, fp32 against fp32. Kernels differ
+# (channels_last, fused attention), so sums are taken in another order.
+FORWARD = 1e-5
+GRADIENT = 1e-4
+# Of the losses over 20 steps: Adam's division makes small gradients loud.
+LOSS = 2e-3
+# bf16 has 8 bits of mantissa. Absolute, on losses of about 1.
+LOSS_BF16 = 0.1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def error(ours, theirs):
+    ours, theirs = ours.double(), theirs.detach().double()
+    assert ours.shape == theirs.shape
+    return ((ours - theirs).norm() / theirs.norm().clamp(min=1e-12)).item()
+
+
+def probe(folder, tensors, **options):
+    defaults = {
+        "precision": "fp32",
+        "beta1": 0.9,
+        "weight_decay": 0,
+        "label_smoothing": 0,
+        "clip": 0,
+    }
+    text = {key: str(value) for key, value in (defaults | options).items()}
+    save_file(
+        {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+        folder / "in.safetensors",
+        metadata=text,
+    )
+    subprocess.run(
+        [BUILD / "bin" / "parity_probe", "in.safetensors", "out.safetensors"],
+        cwd=folder,
+        env=clean_environment(),
+        check=True,
+        timeout=120,
+    )
+    return load_file(folder / "out.safetensors")
+
+
+def initial(module, prefix=""):
+    return {
+        f"init.{prefix}{name}": tensor.clone()
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def autocast(precision):
+    if precision == "bf16":
+        return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext()
+
+
+def check_gradients(ours, module, prefix=""):
+    seen = 0
+    for name, parameter in module.named_parameters():
+        wrong = error(ours[f"grad.{prefix}{name}"], parameter.grad)
+        assert wrong < GRADIENT, f"{prefix}{name}: {wrong:.2e}"
+        seen += 1
+    return seen
+
+
+class DcganReference:
+    """The usual script: BCE on the sigmoid, D on real and on detached fake, one
+    update; then G on D(fake), which also fills D's gradients in vain."""
+
+    def __init__(self, size, channels, nz, width, lr):
+        self.g = Generator(size, channels, nz, width)
+        self.d = Discriminator(size, channels, width)
+        self.adam_g = torch.optim.Adam(self.g.parameters(), lr, (0.5, 0.999))
+        self.adam_d = torch.optim.Adam(self.d.parameters(), lr, (0.5, 0.999))
+
+    def step(self, real, noise, precision):
+        with autocast(precision):
+            fake = self.g(noise)
+            on_real = self.d(real).float()
+            on_fake = self.d(fake.detach()).float()
+        ones, zeros = torch.ones_like(on_real), torch.zeros_like(on_fake)
+        loss_d = functional.binary_cross_entropy(on_real, ones)
+        loss_d = loss_d + functional.binary_cross_entropy(on_fake, zeros)
+        self.adam_d.zero_grad()
+        loss_d.backward()
+        self.adam_d.step()
+        self.grad_d = {n: p.grad.clone() for n, p in self.d.named_parameters()}
+        with autocast(precision):
+            again = self.d(fake).float()
+        loss_g = functional.binary_cross_entropy(again, ones)
+        self.adam_g.zero_grad()
+        loss_g.backward()
+        self.adam_g.step()
+        means = [value.mean() for value in (on_real, on_fake, again)]
+        return [value.item() for value in (loss_d, loss_g, *means)]
+
+
+def compare_dcgan(folder, size, channels, nz, width, batch, steps, precision="fp32"):
+    reference = DcganReference(size, channels, nz, width, lr=2e-4)
+    real = torch.rand(steps, batch, channels, size, size) * 2 - 1
+    noise = torch.randn(steps, batch, nz, 1, 1)
+    ours = probe(
+        folder,
+        initial(reference.g, "generator.")
+        | initial(reference.d, "discriminator.")
+        | {"real": real, "noise": noise},
+        recipe="dcgan",
+        optim="adam",
+        lr=2e-4,
+        beta1=0.5,
+        image_size=size,
+        channels=channels,
+        nz=nz,
+        ngf=width,
+        ndf=width,
+        precision=precision,
+    )
+    # Without the sigmoid, which our D leaves to the loss; statistics restored.
+    state = {n: t.clone() for n, t in reference.d.state_dict().items()}
+    state_g = {n: t.clone() for n, t in reference.g.state_dict().items()}
+    with torch.no_grad():
+        images = reference.g(noise[0])
+        logits = reference.d.main[:-1](real[0]).flatten()
+    reference.d.load_state_dict(state)
+    reference.g.load_state_dict(state_g)
+    if precision == "fp32":
+        assert error(ours["forward.generator"], images) < FORWARD
+        assert error(ours["forward.discriminator"], logits) < FORWARD
+    metrics = []
+    for step in range(steps):
+        metrics.append(reference.step(real[step], noise[step], precision))
+        if step == 0 and precision == "fp32":
+            for name, gradient in reference.grad_d.items():
+                wrong = error(ours[f"grad.discriminator.{name}"], gradient)
+                assert wrong < GRADIENT, f"D {name}: {wrong:.2e}"
+            assert check_gradients(ours, reference.g, "generator.") > 5
+    return ours, torch.tensor(metrics), reference
+
+
+def test_dcgan_full_size(tmp_path):
+    """The published model: counts, forward, each gradient, three losses."""
+    ours, metrics, reference = compare_dcgan(tmp_path, 64, 3, 100, 64, 8, 3)
+    assert count(reference.g) == 3_576_704
+    assert count(reference.d) == 2_765_568
+    parameters_g, parameters_d, reduced_g, reduced_d = ours["counts"].tolist()
+    assert (parameters_g, parameters_d) == (3_576_704, 2_765_568)
+    # Each once a step: 25.4 MB, not the 47.5 of reducing D three times.
+    assert (reduced_g, reduced_d) == (3 * 3_576_704, 3 * 2_765_568)
+    assert 4 * (reduced_g + reduced_d) / 3 == pytest.approx(25.4e6, rel=0.01)
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=LOSS, atol=LOSS)
+
+
+def test_dcgan_twenty_steps(tmp_path):
+    ours, metrics, reference = compare_dcgan(tmp_path, 32, 1, 20, 16, 8, 20)
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=LOSS, atol=LOSS)
+    # Weights after 20 updates, and the running statistics of the norms.
+    state = {f"generator.{n}": t for n, t in reference.g.state_dict().items()}
+    state |= {f"discriminator.{n}": t for n, t in reference.d.state_dict().items()}
+    for name, tensor in state.items():
+        assert error(ours[f"final.{name}"], tensor) < 1e-2, name
+
+
+def test_dcgan_bf16_stays_near(tmp_path):
+    """Our bf16 against PyTorch's fp32 on the same data."""
+    folder = tmp_path / "bf16"
+    folder.mkdir()
+    reference = DcganReference(32, 1, 20, 16, lr=2e-4)
+    real = torch.rand(20, 8, 1, 32, 32) * 2 - 1
+    noise = torch.randn(20, 8, 20, 1, 1)
+    ours = probe(
+        folder,
+        initial(reference.g, "generator.")
+        | initial(reference.d, "discriminator.")
+        | {"real": real, "noise": noise},
+        recipe="dcgan",
+        optim="adam",
+        lr=2e-4,
+        beta1=0.5,
+        image_size=32,
+        channels=1,
+        nz=20,
+        ngf=16,
+        ndf=16,
+        precision="bf16",
+    )
+    theirs = torch.tensor(
+        [reference.step(real[i], noise[i], "fp32") for i in range(20)]
+    )
+    difference = (ours["metrics"].float() - theirs).abs()
+    assert 1e-6 < difference.max() < LOSS_BF16  # close, and really bf16
+
+
+def vit_reference(size, patch, dim, depth, heads):
+    model = Vit(size, patch, dim, depth, heads)
+    torch.nn.init.normal_(model.cls_token, std=0.02)
+    return model
+
+
+def vit_adamw(model, lr, decay):
+    # timm's rule: biases, norms, the class token and positions do not decay.
+    plain, decayed = [], []
+    for name, parameter in model.named_parameters():
+        small = parameter.dim() < 2 or name in ("cls_token", "pos_embed")
+        (plain if small else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": decay},
+        {"params": plain, "weight_decay": 0},
+    ]
+    return torch.optim.AdamW(groups, lr, (0.9, 0.999))
+
+
+def vit_step(model, adamw, images, labels, precision, clip=0, smoothing=0):
+    with autocast(precision):
+        logits = model(images).float()
+    loss = functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+    adamw.zero_grad()
+    loss.backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    adamw.step()
+    right = (logits.argmax(1) == labels).double().mean().item()
+    return [loss.item(), right]
+
+
+def test_vit_base(tmp_path):
+    """vit_base_patch32_224: count, timm's names, forward and every gradient."""
+    model = vit_reference(224, 32, 768, 12, 12)
+    assert count(model) == 87_462_922
+    images = torch.randn(1, 2, 3, 224, 224)
+    labels = torch.tensor([[3, 7]])
+    ours = probe(
+        tmp_path,
+        initial(model) | {"images": images, "labels": labels},
+        recipe="vit",
+        optim="adamw",
+        lr=1e-3,
+        weight_decay=0.05,
+        image_size=224,
+        patch=32,
+        dim=768,
+        depth=12,
+        heads=12,
+    )
+    assert ours["counts"].tolist() == [87_462_922, 87_462_922]
+    assert {n[6:] for n in ours if n.startswith("final.")} == set(model.state_dict())
+    with torch.no_grad():
+        assert error(ours["forward.logits"], model(images[0])) < FORWARD
+    adamw = vit_adamw(model, 1e-3, 0.05)
+    loss, _ = vit_step(model, adamw, images[0], labels[0], "fp32")
+    assert ours["metrics"][0][0].item() == pytest.approx(loss, rel=1e-5)
+    assert check_gradients(ours, model) == 152
+
+
+def compare_vit(folder, precision, clip=0, smoothing=0):
+    steps = 20
+    model = vit_reference(32, 8, 64, 2, 4)
+    images = torch.randn(steps, 8, 3, 32, 32)
+    labels = torch.randint(0, 10, (steps, 8))
+    ours = probe(
+        folder,
+        initial(model) | {"images": images, "labels": labels},
+        recipe="vit",
+        optim="adamw",
+        lr=1e-3,
+        weight_decay=0.05,
+        image_size=32,
+        patch=8,
+        dim=64,
+        depth=2,
+        heads=4,
+        precision=precision,
+        clip=clip,
+        label_smoothing=smoothing,
+    )
+    adamw = vit_adamw(model, 1e-3, 0.05)
+    theirs = [
+        vit_step(model, adamw, images[i], labels[i], "fp32", clip, smoothing)
+        for i in range(steps)
+    ]
+    return ours, torch.tensor(theirs), model
+
+
+@pytest.mark.parametrize("clip, smoothing", [(0, 0), (0.5, 0.1)])
+def test_vit_twenty_steps(tmp_path, clip, smoothing):
+    ours, theirs, model = compare_vit(tmp_path, "fp32", clip, smoothing)
+    torch.testing.assert_close(
+        ours["metrics"][:, 0].float(), theirs[:, 0].float(), rtol=LOSS, atol=LOSS
+    )
+    for name, tensor in model.state_dict().items():
+        assert error(ours[f"final.{name}"], tensor) < 1e-2, name
+
+
+def test_vit_bf16_stays_near(tmp_path):
+    ours, theirs, _ = compare_vit(tmp_path, "bf16")
+    difference = (ours["metrics"][:, 0] - theirs[:, 0]).abs().max()
+    assert 1e-6 < difference < LOSS_BF16

@@ -1,0 +1,122 @@
+"""The reference: DCGAN and ViT in plain PyTorch, with the names that their
+checkpoints use everywhere. Written from the papers and the published layer
+lists; nothing here is shared with the C++ models."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Generator(nn.Module):
+    def __init__(self, size=64, channels=3, nz=100, ngf=64):
+        super().__init__()
+        width = ngf * size // 8
+        layers = [
+            nn.ConvTranspose2d(nz, width, 4, 1, 0, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        ]
+        while width > ngf:
+            layers += [
+                nn.ConvTranspose2d(width, width // 2, 4, 2, 1, bias=False),
+                nn.BatchNorm2d(width // 2),
+                nn.ReLU(),
+            ]
+            width //= 2
+        layers += [nn.ConvTranspose2d(ngf, channels, 4, 2, 1, bias=False), nn.Tanh()]
+        self.main = nn.Sequential(*layers)
+
+    def forward(self, noise):
+        return self.main(noise)
+
+
+class Discriminator(nn.Module):
+    def __init__(self, size=64, channels=3, ndf=64):
+        super().__init__()
+        layers = [nn.Conv2d(channels, ndf, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
+        width = ndf
+        while width < ndf * size // 8:
+            layers += [
+                nn.Conv2d(width, width * 2, 4, 2, 1, bias=False),
+                nn.BatchNorm2d(width * 2),
+                nn.LeakyReLU(0.2),
+            ]
+            width *= 2
+        layers += [nn.Conv2d(width, 1, 4, 1, 0, bias=False), nn.Sigmoid()]
+        self.main = nn.Sequential(*layers)
+
+    def forward(self, images):
+        return self.main(images).flatten()
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        batch, length, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        scores = query @ key.transpose(-2, -1) * (dim // self.heads) ** -0.5
+        mixed = scores.softmax(-1) @ value
+        return self.proj(mixed.transpose(1, 2).reshape(batch, length, dim))
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc2 = nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        return self.fc2(functional.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = Attention(dim, heads)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = Mlp(dim)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class PatchEmbed(nn.Module):
+    def __init__(self, channels, dim, patch):
+        super().__init__()
+        self.proj = nn.Conv2d(channels, dim, patch, patch)
+
+    def forward(self, images):
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class Vit(nn.Module):
+    def __init__(
+        self, size=224, patch=32, dim=768, depth=12, heads=12, classes=10, channels=3
+    ):
+        super().__init__()
+        self.patch_embed = PatchEmbed(channels, dim, patch)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, (size // patch) ** 2 + 1, dim))
+        self.blocks = nn.Sequential(*[Block(dim, heads) for _ in range(depth)])
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.head = nn.Linear(dim, classes)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.trunc_normal_(parameter, std=0.02)
+
+    def forward(self, images):
+        x = self.patch_embed(images)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())
