@@ -137,6 +137,8 @@ class Communicator {
   // Lets operations under way advance without blocking.
   virtual void progress() {}
   virtual void abort(const std::string& reason) = 0;
+  // Whether the group is dead, here or elsewhere. From any thread.
+  virtual bool failed() const { return false; }
 };
 
 }  // namespace lockstep::collective

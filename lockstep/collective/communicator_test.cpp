@@ -28,10 +28,10 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax};
 // Small whole numbers: every type and every order of summation is exact.
 std::vector<std::byte>
 make_values(DataType type, size_t count, int rank, unsigned seed) {
-  std::mt19937 random(seed * 131 + static_cast<unsigned>(rank));
+  const uint64_t start = (seed * 131 + static_cast<unsigned>(rank)) * 977;
   std::vector<std::byte> bytes(count * size_of(type));
   for (size_t i = 0; i < count; ++i) {
-    const int value = static_cast<int>(random() % 16);
+    const auto value = static_cast<int>((start + i) * 0x9e3779b97f4a7c15 >> 60);
     std::byte* at = bytes.data() + i * size_of(type);
     const auto put = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
     switch (type) {
@@ -363,6 +363,19 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(
         testing::Values(Mode::kProcesses),
         testing::Values(2, 3, 4, 6, 7, 8)),
+    case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Ring,
+    Group,
+    testing::Combine(testing::Values(Mode::kRing), testing::Values(2, 3, 4, 8)),
+    case_name);
+INSTANTIATE_TEST_SUITE_P(
+    Hosts,
+    Group,
+    testing::Combine(
+        testing::Values(Mode::kHosts, Mode::kBlocks),
+        testing::Values(3, 4, 7)),
     case_name);
 
 }  // namespace

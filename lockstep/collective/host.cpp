@@ -1,7 +1,6 @@
-#include <mutex>
-
+#include "lockstep/collective/hierarchy.h"
 #include "lockstep/collective/host_group.h"
-#include "lockstep/collective/operation.h"
+#include "lockstep/collective/operation_communicator.h"
 
 namespace lockstep::collective {
 namespace {
@@ -34,7 +33,7 @@ class SharedWork : public Work::State {
 };
 
 // All ranks on one host.
-class SharedCommunicator : public Communicator {
+class SharedCommunicator : public OperationCommunicator {
  public:
   explicit SharedCommunicator(std::shared_ptr<HostGroup> group)
       : group_(std::move(group)), shared_(group_->shared()) {}
@@ -53,62 +52,21 @@ class SharedCommunicator : public Communicator {
     return group_->memory()->allocate(bytes);
   }
   std::shared_ptr<Memory> memory() const override { return group_->memory(); }
-
-  Timing all_reduce(void* data, size_t count, DataType type, ReduceOp op)
-      override {
-    return shared_.run({Kind::kAllReduce, type, op, 0, count, data});
-  }
-  Timing reduce_scatter(void* data, size_t count, DataType type, ReduceOp op)
-      override {
-    return shared_.run({Kind::kReduceScatter, type, op, 0, count, data});
-  }
-  Timing all_gather(void* data, size_t count, DataType type) override {
-    return shared_.run(
-        {Kind::kAllGather, type, ReduceOp::kSum, 0, count, data});
-  }
-  Timing broadcast(void* data, size_t count, DataType type, int root) override {
-    check_root(root, size());
-    return shared_.run(
-        {Kind::kBroadcast, type, ReduceOp::kSum, root, count, data});
-  }
-  Timing barrier() override { return shared_.run({}); }
-
-  Work all_reduce_async(
-      void* data,
-      size_t count,
-      DataType type,
-      ReduceOp op,
-      void*) override {
-    return launch({Kind::kAllReduce, type, op, 0, count, data});
-  }
-  Work reduce_scatter_async(
-      void* data,
-      size_t count,
-      DataType type,
-      ReduceOp op,
-      void*) override {
-    return launch({Kind::kReduceScatter, type, op, 0, count, data});
-  }
-  Work all_gather_async(void* data, size_t count, DataType type, void*)
-      override {
-    return launch({Kind::kAllGather, type, ReduceOp::kSum, 0, count, data});
-  }
-  Work broadcast_async(void* data, size_t count, DataType type, int root, void*)
-      override {
-    check_root(root, size());
-    return launch({Kind::kBroadcast, type, ReduceOp::kSum, root, count, data});
-  }
-
   void progress() override { shared_.progress(); }
   void abort(const std::string& reason) override {
     group_->abort({reason, {}});
   }
+  bool failed() const override { return shared_.failed(); }
 
- private:
-  Work launch(const Operation& operation) {
+ protected:
+  Timing run(const Operation& operation) override {
+    return shared_.run(operation);
+  }
+  Work launch(const Operation& operation, void*) override {
     return Work(std::make_shared<SharedWork>(group_, operation));
   }
 
+ private:
   std::shared_ptr<HostGroup> group_;
   SharedGroup& shared_;
 };
@@ -119,6 +77,9 @@ std::unique_ptr<Communicator> make_host_communicator(
     const GroupOptions& options,
     wire::Rendezvous& rendezvous) {
   auto group = HostGroup::join(options, rendezvous);
+  if (group->layout().hosts.size() > 1) {
+    return make_hierarchy(std::move(group));
+  }
   return std::make_unique<SharedCommunicator>(std::move(group));
 }
 

@@ -1,6 +1,10 @@
 #include "lockstep/collective/host_group.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 
@@ -24,27 +28,52 @@ T must(Result<T> result, int rank) {
   }
 }
 
+// A host that lost its power says nothing: ask it.
+void keep_alive(os::Connection& connection) {
+  const int socket = connection.descriptor();
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(socket, level, name, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
 std::string random_name() {
   return "@lockstep-" + to_hex(make_key()).substr(0, 24);
 }
 
 }  // namespace
 
-HostGroup::HostGroup(const GroupOptions& options) : options_(options) {
+HostGroup::HostGroup(const GroupOptions& options)
+    : options_(options), aborted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (options_.memory == nullptr) {
     options_.memory = Memory::create();
   }
 }
 
 HostGroup::~HostGroup() {
-  watcher_.reset();
+  // Joining may have failed half-way.
+  const auto failure = shared_ ? shared_->failure() : std::nullopt;
+  if (failure && watcher_) {
+    spread(*failure);
+  }
+  // Its handlers use all that is here, itself too.
+  if (watcher_) {
+    watcher_->stop();
+  }
 }
 
 std::shared_ptr<HostGroup> HostGroup::join(
     const GroupOptions& options,
     wire::Rendezvous& rendezvous) {
   std::shared_ptr<HostGroup> group(new HostGroup(options));
-  group->connect_local(rendezvous, os::Deadline::after(options.timeout));
+  const os::Deadline deadline = os::Deadline::after(options.timeout);
+  group->connect_local(rendezvous, deadline);
+  if (group->layout_.hosts.size() > 1 && group->index_ == 0) {
+    group->connect_hosts(rendezvous, deadline);
+  }
   group->watcher_->start();
   return group;
 }
@@ -96,7 +125,11 @@ void HostGroup::connect_local(
   shared.spin =
       shared.size <=
       std::min(quota, std::max(1, static_cast<int>(processors.count())));
+  shared.spin = spin_;
   shared.timeout = options_.timeout;
+  if (layout_.hosts.size() > 1) {
+    shared.extra = 2 * margin();
+  }
   shared.memory = options_.memory;
   shared.others.resize(ranks.size());
   const size_t control_bytes = SharedGroup::control_bytes(shared.size);
@@ -132,9 +165,7 @@ void HostGroup::connect_local(
     }
   }
   shared.control = MappedMemory(control.get(), control_bytes);
-  shared.on_failure = [this](const Failure& failure) {
-    watcher_->send_abort(failure);
-  };
+  shared.on_failure = [this](const Failure& failure) { spread(failure); };
   shared_ = std::make_unique<SharedGroup>(std::move(shared));
 
   watcher_ = std::make_unique<Watcher>(Watcher::Handlers{
@@ -147,6 +178,8 @@ void HostGroup::connect_local(
             const auto at = static_cast<size_t>(rank);
             if (layout_.host_of[at] == static_cast<int>(host_)) {
               shared_->mark_left(layout_.index_of[at]);
+            } else if (ring_ != nullptr) {
+              ring_->mark_left(layout_.host_of[at]);
             }
           },
       .abort = [this](const Failure& failure) { abort(failure); }});
@@ -156,11 +189,76 @@ void HostGroup::connect_local(
 }
 
 void HostGroup::abort(const Failure& failure) {
-  if (shared_->failed()) {
-    return;
-  }
   shared_->abort(failure);
-  watcher_->send_abort(failure);
+  spread(shared_->failure().value_or(failure));
+}
+
+// Every rank passes a failure on once: the ranks of a host see it in their
+// memory at once, but only the first of them can tell the other hosts.
+void HostGroup::spread(const Failure& failure) {
+  if (!spread_.exchange(true)) {
+    eventfd_write(aborted_.get(), 1);
+    watcher_->send_abort(failure);
+  }
+}
+
+Duration HostGroup::margin() const {
+  return std::clamp<Duration>(
+      options_.timeout / 10,
+      std::chrono::milliseconds(50),
+      std::chrono::seconds(1));
+}
+
+void HostGroup::connect_hosts(
+    wire::Rendezvous& rendezvous,
+    os::Deadline deadline) {
+  const std::string own = options_.advertise_host.empty()
+                              ? find_own_address()
+                              : options_.advertise_host;
+  auto listener = must(os::real_network().listen({own, 0, ""}), options_.rank);
+  std::vector<int> leaders;
+  for (const std::vector<int>& host : layout_.hosts) {
+    leaders.push_back(host.front());
+  }
+  const std::vector<std::string> addresses = exchange(
+      options_,
+      rendezvous,
+      "address",
+      listener->address().to_string(),
+      deadline,
+      leaders);
+  MeshOptions mesh_options;
+  mesh_options.rank = options_.rank;
+  mesh_options.listener = listener.get();
+  mesh_options.key = options_.key;
+  mesh_options.purpose = "collective/" + options_.group + "/ring";
+  mesh_options.channels = 2;
+  mesh_options.deadline = deadline;
+  for (const int rank : leaders) {
+    mesh_options.addresses[rank] =
+        must(os::parse_address(addresses[static_cast<size_t>(rank)]), rank);
+  }
+  auto mesh = connect_mesh(mesh_options);
+  RingOptions ring;
+  ring.index = static_cast<int>(host_);
+  ring.ranks = layout_.hosts;
+  ring.peers.resize(layout_.hosts.size());
+  ring.timeout = options_.timeout + margin();
+  ring.spin = spin_;
+  ring.aborted = aborted_.get();
+  ring.idle = [this] { shared_->progress(); };
+  ring.fail = [this](const Failure& failure) {
+    abort(failure);
+    return shared_->failure().value_or(failure);
+  };
+  for (auto& [rank, channels] : mesh) {
+    const auto host =
+        static_cast<size_t>(layout_.host_of[static_cast<size_t>(rank)]);
+    keep_alive(*channels[0]);
+    watcher_->add(rank, std::move(channels[0]));
+    ring.peers[host] = std::move(channels[1]);
+  }
+  ring_ = std::make_unique<Ring>(std::move(ring));
 }
 
 }  // namespace lockstep::collective

@@ -11,6 +11,7 @@
 
 #include "lockstep/collective/factory.h"
 #include "lockstep/collective/members.h"
+#include "lockstep/collective/ring.h"
 #include "lockstep/collective/shared_group.h"
 #include "lockstep/collective/watcher.h"
 
@@ -33,19 +34,30 @@ class HostGroup {
   int local_index() const { return index_; }
   const std::shared_ptr<Memory>& memory() const { return options_.memory; }
   SharedGroup& shared() { return *shared_; }
+  // Between hosts; only on the first rank of each, when there are several.
+  Ring* ring() { return ring_.get(); }
+  // The ranks that look further away wait this much longer, so that the rank
+  // nearest to a missing one names it.
+  Duration margin() const;
 
   // Ends every wait of every rank; the first reason stays.
   void abort(const Failure& failure);
 
  private:
+  void spread(const Failure& failure);
   explicit HostGroup(const GroupOptions& options);
   void connect_local(wire::Rendezvous& rendezvous, os::Deadline deadline);
+  void connect_hosts(wire::Rendezvous& rendezvous, os::Deadline deadline);
 
   GroupOptions options_;
   Layout layout_;
   size_t host_ = 0;
   int index_ = 0;
+  bool spin_ = true;
+  std::atomic<bool> spread_{false};
+  os::Descriptor aborted_;  // readable once the group is dead
   std::unique_ptr<SharedGroup> shared_;
+  std::unique_ptr<Ring> ring_;
   std::unique_ptr<Watcher> watcher_;
 };
 

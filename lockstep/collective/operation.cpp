@@ -13,8 +13,7 @@ constexpr std::array kKindNames = {
     "all_gather",
     "broadcast",
     "barrier",
-    "reduce",
-    "gather"};
+    "reduce"};
 constexpr std::array kTypeNames =
     {"float32", "bfloat16", "float64", "int32", "int64", "uint8"};
 constexpr std::array kOpNames = {"sum", "min", "max"};
@@ -32,8 +31,7 @@ size_t size_of(DataType type) {
 }
 
 size_t Operation::bytes(int size) const {
-  const bool blocks = kind == Kind::kReduceScatter ||
-                      kind == Kind::kAllGather || kind == Kind::kGather;
+  const bool blocks = kind == Kind::kReduceScatter || kind == Kind::kAllGather;
   return count * size_of(type) * (blocks ? static_cast<size_t>(size) : 1);
 }
 

@@ -17,7 +17,6 @@ enum class Kind : uint8_t {
   kBroadcast,
   kBarrier,
   kReduce,  // to `root` only
-  kGather,  // to `root` only
 };
 
 struct Operation {

@@ -149,7 +149,7 @@ void SharedGroup::stage_in(Pending& p, bool blocking) {
   }
   p.staged = true;
   std::byte* to = base(index_) + p.staging;
-  if (o.kind == Kind::kAllGather || o.kind == Kind::kGather) {
+  if (o.kind == Kind::kAllGather) {
     const size_t at = block * static_cast<size_t>(index_);
     std::memcpy(to + at, static_cast<std::byte*>(o.data) + at, block);
   } else if (o.kind != Kind::kBroadcast || o.root == index_) {
@@ -161,7 +161,7 @@ void SharedGroup::stage_out(Pending& p) {
   const Operation& o = p.operation;
   const std::byte* from = base(index_) + p.staging;
   const size_t block = o.count * size_of(o.type);
-  const bool rooted = o.kind == Kind::kReduce || o.kind == Kind::kGather;
+  const bool rooted = o.kind == Kind::kReduce;
   if (o.kind == Kind::kReduceScatter) {
     const size_t at = block * static_cast<size_t>(index_);
     std::memcpy(static_cast<std::byte*>(o.data) + at, from + at, block);
@@ -361,11 +361,6 @@ void SharedGroup::do_chunk(const Pending& p, int index, uint64_t chunk) const {
           o.type,
           o.op);
       break;
-    case Kind::kGather:
-      if (index != o.root) {
-        std::memcpy(at[root], at[static_cast<size_t>(index)], count * element);
-      }
-      break;
     case Kind::kAllGather:
     case Kind::kBroadcast: {
       const int from = o.kind == Kind::kBroadcast ? o.root : index;
@@ -391,7 +386,7 @@ void SharedGroup::retire(Pending& p) {
   completed_ = p.number;
 }
 
-void SharedGroup::finish_oldest(Duration extra) {
+void SharedGroup::finish_oldest(bool exact) {
   Pending& p = pending(completed_ + 1);
   const int spins = options_.spin ? kQuickSpins : 1;
   for (int i = 0; i < spins; ++i) {
@@ -401,17 +396,16 @@ void SharedGroup::finish_oldest(Duration extra) {
     }
     pause_briefly();
   }
-  finish_slowly(p, extra);
+  finish_slowly(p, exact);
 }
 
-void SharedGroup::finish_slowly(Pending& p, Duration extra) {
+void SharedGroup::finish_slowly(Pending& p, bool exact) {
+  const Duration patience =
+      options_.timeout + (exact ? Duration{} : options_.extra);
   const uint64_t start = ticks();
-  const os::Deadline deadline = os::Deadline::after(options_.timeout + extra);
+  const os::Deadline deadline = os::Deadline::after(patience);
   uint64_t arrived = 0;
   for (;;) {
-    if (failed()) {
-      throw_failure();
-    }
     bool steal = !options_.spin;
     if (!steal && p.stage == Stage::kFinishing && !p.stolen) {
       // The others had as long as we needed, and a little more: they are not
@@ -421,12 +415,16 @@ void SharedGroup::finish_slowly(Pending& p, Duration extra) {
         arrived = now;
       }
       const double bytes = static_cast<double>(p.operation.bytes(size_));
-      const double patience = kStealSeconds + bytes / kSlowBytesPerSecond;
-      steal = static_cast<double>(now - arrived) * tick_ > patience;
+      const double fair = kStealSeconds + bytes / kSlowBytesPerSecond;
+      steal = static_cast<double>(now - arrived) * tick_ > fair;
     }
     if (step(p, steal)) {
       retire(p);
       return;
+    }
+    // Only now: what everybody has arrived at still completes.
+    if (failed()) {
+      throw_failure();
     }
     if (p.stage == Stage::kArriving &&
         left_[static_cast<size_t>(p.scan)].load() &&
@@ -445,7 +443,7 @@ void SharedGroup::finish_slowly(Pending& p, Duration extra) {
       continue;
     }
     if (deadline.passed()) {
-      fail_missing(p, options_.timeout + extra);
+      fail_missing(p, patience);
     }
     sleep(p, deadline.left());
   }
@@ -479,7 +477,7 @@ void SharedGroup::wake() const {
 
 void SharedGroup::make_room() {
   while (launched_ - completed_ >= kRing) {
-    finish_oldest({});
+    finish_oldest();
   }
 }
 
@@ -487,7 +485,7 @@ Timing SharedGroup::run(const Operation& operation) {
   make_room();
   const uint64_t number = publish(operation, nullptr, idle());
   while (completed_ < number) {
-    finish_oldest({});
+    finish_oldest();
   }
   const Pending& p = pending(number);
   const uint64_t end = ticks();
@@ -527,17 +525,17 @@ void SharedGroup::progress() {
 
 void SharedGroup::drain() {
   while (!idle()) {
-    finish_oldest({});
+    finish_oldest();
   }
 }
 
-Timing SharedGroup::wait(uint64_t number, Duration extra) {
+Timing SharedGroup::wait(uint64_t number, bool exact) {
   if (completed_ >= number) {
     return {};
   }
   const uint64_t start = ticks();
   while (completed_ < number) {
-    finish_oldest(extra);
+    finish_oldest(exact);
   }
   const Pending& p = pending(number);
   const uint64_t end = ticks();
@@ -636,8 +634,8 @@ void SharedGroup::fail_missing(const Pending& p, Duration waited) {
   fail(
       {fmt::format(
            "{} (operation {}): {} {} after {}",
-           describe(p.operation),
-           p.number,
+           describe(spoken_number_ > 0 ? spoken_ : p.operation),
+           spoken_number_ > 0 ? spoken_number_ : p.number,
            name_ranks(missing),
            arriving ? "did not arrive" : "did not finish",
            format_duration(waited)),

@@ -38,6 +38,7 @@ struct SharedGroupOptions {
   std::vector<int> ranks;  // by index, in the whole group
   bool spin = true;        // a core for each rank: waiting may spin
   Duration timeout = std::chrono::minutes(5);
+  Duration extra{};  // added to it wherever wait() does not say otherwise
   std::shared_ptr<Memory> memory;    // ours
   std::vector<MappedMemory> others;  // by index; ours is empty
   MappedMemory control;              // control_bytes(size), of one file
@@ -60,10 +61,15 @@ class SharedGroup {
   // Returns the operation's number. `sink`, if any, gains the time that later
   // calls spend on it outside wait(), and must outlive the operation.
   uint64_t launch(const Operation& operation, Timing* sink = nullptr);
-  // `extra` is added to the deadline.
-  Timing wait(uint64_t number, Duration extra = {});
+  // With `exact` the deadline is the timeout alone, without `extra`.
+  Timing wait(uint64_t number, bool exact = false);
   bool done(uint64_t number);
   void progress();
+  // Errors speak of this call of the user, of which operations here are parts.
+  void speak_of(const Operation& operation, uint64_t number) {
+    spoken_ = operation;
+    spoken_number_ = number;
+  }
   // Waits for everything that was launched.
   void drain();
   bool idle() const { return completed_ == launched_; }
@@ -114,8 +120,8 @@ class SharedGroup {
   void do_chunk(const Pending& p, int index, uint64_t chunk) const;
   bool slice_done(const Pending& p, int index) const;
   void retire(Pending& p);
-  void finish_oldest(Duration extra);
-  void finish_slowly(Pending& p, Duration extra);
+  void finish_oldest(bool exact = false);
+  void finish_slowly(Pending& p, bool exact);
   void sleep(Pending& p, Duration most);
   void wake() const;
   [[noreturn]] void fail_mismatch(const Pending& p, int index);
@@ -135,7 +141,9 @@ class SharedGroup {
   uint64_t completed_ = 0;
   const double tick_;
   const uint64_t spin_ticks_;
-  size_t staging_ = 0;  // for blocking calls on memory of others
+  Operation spoken_;
+  uint64_t spoken_number_ = 0;  // 0: of ours
+  size_t staging_ = 0;          // for blocking calls on memory of others
   size_t staging_bytes_ = 0;
 };
 

@@ -4,13 +4,13 @@
 #include <new>
 
 #include "lockstep/collective/factory.h"
-#include "lockstep/collective/operation.h"
+#include "lockstep/collective/operation_communicator.h"
 
 namespace lockstep::collective {
 namespace {
 
 // A group of one has nothing to do.
-class SingleCommunicator : public Communicator {
+class SingleCommunicator : public OperationCommunicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -24,36 +24,6 @@ class SingleCommunicator : public Communicator {
     std::memset(data, 0, rounded);
     return Buffer(std::shared_ptr<void>(data, std::free), bytes);
   }
-
-  Timing all_reduce(void*, size_t, DataType, ReduceOp) override {
-    return check();
-  }
-  Timing reduce_scatter(void*, size_t, DataType, ReduceOp) override {
-    return check();
-  }
-  Timing all_gather(void*, size_t, DataType) override { return check(); }
-  Timing broadcast(void*, size_t, DataType, int root) override {
-    check_root(root, 1);
-    return check();
-  }
-  Timing barrier() override { return check(); }
-  Work all_reduce_async(void*, size_t, DataType, ReduceOp, void*) override {
-    check();
-    return {};
-  }
-  Work reduce_scatter_async(void*, size_t, DataType, ReduceOp, void*) override {
-    check();
-    return {};
-  }
-  Work all_gather_async(void*, size_t, DataType, void*) override {
-    check();
-    return {};
-  }
-  Work broadcast_async(void*, size_t, DataType, int root, void*) override {
-    check_root(root, 1);
-    check();
-    return {};
-  }
   void abort(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
     if (reason_.empty()) {
@@ -61,15 +31,20 @@ class SingleCommunicator : public Communicator {
     }
   }
 
- private:
-  Timing check() {
+ protected:
+  Timing run(const Operation&) override {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) {
       throw CollectiveError(reason_);
     }
     return {};
   }
+  Work launch(const Operation& operation, void*) override {
+    run(operation);
+    return {};
+  }
 
+ private:
   std::mutex mutex_;
   std::string reason_;
 };

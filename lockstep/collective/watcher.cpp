@@ -46,10 +46,16 @@ Watcher::Watcher(Handlers handlers)
     : handlers_(std::move(handlers)), stop_(eventfd(0, EFD_CLOEXEC)) {}
 
 Watcher::~Watcher() {
+  stop();
+}
+
+void Watcher::stop() {
+  if (std::exchange(stopped_, true)) {
+    return;
+  }
   send(std::string(1, kFarewell));
-  const uint64_t one = 1;
-  if (thread_.joinable() &&
-      write(stop_.get(), &one, sizeof one) == sizeof one) {
+  if (thread_.joinable()) {
+    eventfd_write(stop_.get(), 1);
     thread_.join();
   }
 }

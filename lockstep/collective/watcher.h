@@ -27,13 +27,14 @@ class Watcher {
   };
 
   explicit Watcher(Handlers handlers);
-  // Says farewell, ends the thread and closes the connections.
   ~Watcher();
 
   // Before start() only.
   void add(int rank, std::unique_ptr<os::Connection> connection);
   void start();
   void send_abort(const Failure& failure);
+  // Says farewell and ends the thread; no handler runs after it.
+  void stop();
 
  private:
   struct Peer {
@@ -48,6 +49,7 @@ class Watcher {
   Handlers handlers_;
   std::vector<Peer> peers_;
   os::Descriptor stop_;
+  bool stopped_ = false;
   std::mutex sending_;
   std::thread thread_;
 };

@@ -1,0 +1,490 @@
+#include "lockstep/collective/ring.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/collective/kernels.h"
+#include "lockstep/collective/ticks.h"
+
+namespace lockstep::collective {
+namespace {
+
+constexpr size_t kDirectBytes = 64 << 10;  // sent by a host in all
+constexpr size_t kSegment = 256 << 10;     // of one system call
+constexpr size_t kBlock = 2 << 20;         // of one round, for each host
+constexpr double kSpinSeconds = 50e-6;
+constexpr Duration kReasonPatience = std::chrono::milliseconds(50);
+
+size_t bytes_of(const Extents& extents) {
+  size_t bytes = 0;
+  for (const Extent& extent : extents) {
+    bytes += extent.bytes;
+  }
+  return bytes;
+}
+
+// The contiguous bytes at a position within some extents.
+Extent at_position(const Extents& extents, size_t position) {
+  for (const Extent& extent : extents) {
+    if (position < extent.bytes) {
+      return {extent.offset + position, extent.bytes - position};
+    }
+    position -= extent.bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+// A stream of steps. In each, a part is sent to the next host and one received
+// from the previous; the part sent in a step that is not `fresh` is the one
+// received in the step before, so it can be sent as far as that has come.
+struct Ring::Plan {
+  struct Step {
+    Extents extents;
+    bool fresh = false;   // of a send: needs nothing received
+    bool reduce = false;  // of a receive
+    size_t bytes = 0;
+    size_t after = 0;  // of a send: the receive that it passes on
+  };
+  std::byte* data = nullptr;
+  DataType type = DataType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+  std::vector<Step> sends;
+  std::vector<Step> receives;
+
+  void send(Extents extents, bool fresh) {
+    Step step{std::move(extents), fresh, false, 0, 0};
+    step.bytes = bytes_of(step.extents);
+    step.after = receives.empty() ? 0 : receives.size() - 1;
+    sends.push_back(std::move(step));
+  }
+  void receive(Extents extents, bool reduce) {
+    Step step{std::move(extents), false, reduce, 0, 0};
+    step.bytes = bytes_of(step.extents);
+    receives.push_back(std::move(step));
+  }
+};
+
+// Patience of one call: spins, then polls until the deadline.
+class Ring::Waiter {
+ public:
+  explicit Waiter(Ring& ring)
+      : ring_(ring), deadline_(os::Deadline::after(ring.options_.timeout)) {}
+
+  void progressed() { spinning_since_ = 0; }
+
+  // `missing` names the hosts that are waited for when time is up.
+  template <class Missing>
+  void wait(std::vector<pollfd>& set, const Missing& missing) {
+    ring_.options_.idle();
+    if (ring_.options_.spin) {
+      const uint64_t now = ticks();
+      if (spinning_since_ == 0) {
+        spinning_since_ = now;
+      }
+      if (static_cast<double>(now - spinning_since_) * tick_ < kSpinSeconds) {
+        return;
+      }
+    }
+    set.push_back({ring_.options_.aborted, POLLIN, 0});
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        std::min<Duration>(deadline_.left(), std::chrono::milliseconds(20)));
+    const int ready =
+        poll(set.data(), set.size(), static_cast<int>(left.count()));
+    if (set.back().revents != 0) {
+      ring_.fail({"the group was aborted", {}});
+    }
+    if (ready > 0) {
+      return;
+    }
+    for (const int host : missing()) {
+      if (ring_.left_[static_cast<size_t>(host)].load()) {
+        ring_.lose(host);
+      }
+    }
+    if (deadline_.passed()) {
+      std::vector<int> ranks;
+      for (const int host : missing()) {
+        const auto& of_host = ring_.options_.ranks[static_cast<size_t>(host)];
+        ranks.insert(ranks.end(), of_host.begin(), of_host.end());
+      }
+      std::ranges::sort(ranks);
+      ring_.fail(
+          {fmt::format(
+               "{} (operation {}): no word from {} after {}",
+               describe(ring_.operation_),
+               ring_.own_.number,
+               name_ranks(ranks),
+               format_duration(ring_.options_.timeout)),
+           ranks});
+    }
+  }
+
+ private:
+  Ring& ring_;
+  os::Deadline deadline_;
+  uint64_t spinning_since_ = 0;
+  const double tick_ = seconds_per_tick();
+};
+
+Ring::Ring(RingOptions options)
+    : options_(std::move(options)),
+      index_(options_.index),
+      size_(static_cast<int>(options_.ranks.size())),
+      left_(options_.ranks.size()) {}
+
+void Ring::mark_left(int host) {
+  left_[static_cast<size_t>(host)].store(true);
+}
+
+void Ring::fail(const Failure& failure) {
+  const Failure first = options_.fail(failure);
+  throw CollectiveError(first.reason, first.ranks);
+}
+
+// The stream of a peer has ended. The watcher knows better why: let it speak.
+void Ring::lose(int host) {
+  pollfd set = {options_.aborted, POLLIN, 0};
+  poll(
+      &set,
+      1,
+      static_cast<int>(std::chrono::milliseconds(
+                           kReasonPatience / std::chrono::milliseconds(1))
+                           .count()));
+  const int rank = options_.ranks[static_cast<size_t>(host)].front();
+  fail({fmt::format("rank {} has left the group", rank), {rank}});
+}
+
+size_t Ring::send_some(int host, const std::byte* data, size_t bytes) {
+  const auto& peer = options_.peers[static_cast<size_t>(host)];
+  const ssize_t sent =
+      ::send(peer->descriptor(), data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0) {
+    return static_cast<size_t>(sent);
+  }
+  if (errno == EAGAIN || errno == EINTR) {
+    return 0;
+  }
+  lose(host);
+}
+
+size_t Ring::receive_some(int host, std::byte* data, size_t bytes) {
+  const auto& peer = options_.peers[static_cast<size_t>(host)];
+  const ssize_t received =
+      ::recv(peer->descriptor(), data, bytes, MSG_DONTWAIT);
+  if (received > 0) {
+    return static_cast<size_t>(received);
+  }
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return 0;
+  }
+  lose(host);
+}
+
+void Ring::check(const Header& header, int host) {
+  if (header.number == own_.number && header.signature == own_.signature &&
+      header.count == own_.count) {
+    return;
+  }
+  fail(
+      {fmt::format(
+           "ranks disagree on operation {}: rank {} called {}, rank {} "
+           "called {}",
+           own_.number,
+           options_.ranks[static_cast<size_t>(index_)].front(),
+           describe(own_.signature, own_.count),
+           options_.ranks[static_cast<size_t>(host)].front(),
+           describe(header.signature, header.count)),
+       {}});
+}
+
+// Sends a header and `bytes` to every other host and receives the same from
+// each into scratch_, one after the other.
+void Ring::exchange(std::byte* payload, size_t bytes) {
+  const size_t stride = sizeof(Header) + bytes;
+  const auto num = static_cast<size_t>(size_);
+  scratch_.resize(std::max(scratch_.size(), stride * (num + 1)));
+  std::byte* message = scratch_.data() + stride * num;
+  std::memcpy(message, &own_, sizeof own_);
+  std::memcpy(message + sizeof own_, payload, bytes);
+  std::vector<size_t> sent(num, 0);
+  std::vector<size_t> received(num, 0);
+  sent[static_cast<size_t>(index_)] = stride;
+  received[static_cast<size_t>(index_)] = stride;
+  Waiter waiter(*this);
+  for (;;) {
+    bool moved = false;
+    bool all = true;
+    std::vector<pollfd> set;
+    for (int host = 0; host < size_; ++host) {
+      const auto i = static_cast<size_t>(host);
+      if (sent[i] < stride) {
+        const size_t now = send_some(host, message + sent[i], stride - sent[i]);
+        sent[i] += now;
+        moved = moved || now > 0;
+      }
+      if (received[i] < stride) {
+        const size_t now = receive_some(
+            host,
+            scratch_.data() + stride * i + received[i],
+            stride - received[i]);
+        moved = moved || now > 0;
+        if (received[i] < sizeof(Header) &&
+            received[i] + now >= sizeof(Header)) {
+          Header header;
+          std::memcpy(&header, scratch_.data() + stride * i, sizeof header);
+          check(header, host);
+        }
+        received[i] += now;
+      }
+      all = all && sent[i] == stride && received[i] == stride;
+    }
+    if (all) {
+      return;
+    }
+    if (moved) {
+      waiter.progressed();
+      continue;
+    }
+    for (int host = 0; host < size_; ++host) {
+      const auto i = static_cast<size_t>(host);
+      const auto events = static_cast<short>(
+          (sent[i] < stride ? POLLOUT : 0) |
+          (received[i] < stride ? POLLIN : 0));
+      if (events != 0) {
+        set.push_back({options_.peers[i]->descriptor(), events, 0});
+      }
+    }
+    waiter.wait(set, [&] {
+      std::vector<int> missing;
+      for (int host = 0; host < size_; ++host) {
+        if (received[static_cast<size_t>(host)] < stride) {
+          missing.push_back(host);
+        }
+      }
+      return missing;
+    });
+  }
+}
+
+void Ring::meet(const Operation& operation) {
+  operation_ = operation;
+  own_ = {own_.number + 1, operation.signature(), operation.count};
+  exchange(nullptr, 0);
+}
+
+size_t Ring::direct_bytes(int num_hosts) {
+  return kDirectBytes / static_cast<size_t>(num_hosts - 1);
+}
+
+void Ring::meet_and_reduce(const Operation& operation, std::byte* data) {
+  operation_ = operation;
+  own_ = {own_.number + 1, operation.signature(), operation.count};
+  const size_t bytes = operation.count * size_of(operation.type);
+  exchange(data, bytes);
+  std::vector<std::byte> aligned;
+  std::vector<void*> inputs;
+  // Headers are 24 bytes and data may have any length: align by copying.
+  const size_t room = (bytes + 63) / 64 * 64;
+  aligned.resize(room * static_cast<size_t>(size_) + 64);
+  auto* base = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(aligned.data()) + 63) / 64 * 64);
+  for (int host = 0; host < size_; ++host) {
+    const auto i = static_cast<size_t>(host);
+    std::byte* at = base + room * i;
+    std::memcpy(
+        at,
+        host == index_
+            ? data
+            : scratch_.data() + (sizeof(Header) + bytes) * i + sizeof(Header),
+        bytes);
+    inputs.push_back(at);
+  }
+  void* output = inputs[0];
+  reduce(
+      inputs.data(),
+      size_,
+      &output,
+      1,
+      operation.count,
+      operation.type,
+      operation.op);
+  std::memcpy(data, output, bytes);
+}
+
+void Ring::pump(const Plan& plan) {
+  const int next = (index_ + 1) % size_;
+  const int previous = (index_ + size_ - 1) % size_;
+  const size_t element = size_of(plan.type);
+  scratch_.resize(std::max(scratch_.size(), kSegment + 64));
+  auto* buffer = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(scratch_.data()) + 63) / 64 * 64);
+  buffer = buffer + kSegment > scratch_.data() + scratch_.size()
+               ? scratch_.data()
+               : buffer;
+  size_t sending = 0;    // step
+  size_t sent = 0;       // bytes of it
+  size_t receiving = 0;  // step
+  size_t received = 0;   // bytes of it, reduced where they must be
+  size_t held = 0;       // bytes in the buffer, less than an element
+  Waiter waiter(*this);
+  for (;;) {
+    bool moved = false;
+    while (sending < plan.sends.size() && sent == plan.sends[sending].bytes) {
+      ++sending;
+      sent = 0;
+    }
+    while (receiving < plan.receives.size() &&
+           received == plan.receives[receiving].bytes) {
+      ++receiving;
+      received = 0;
+    }
+    if (sending == plan.sends.size() && receiving == plan.receives.size()) {
+      return;
+    }
+    size_t allowed = 0;
+    if (sending < plan.sends.size()) {
+      const Plan::Step& step = plan.sends[sending];
+      const size_t end = step.fresh || receiving > step.after ? step.bytes
+                         : receiving == step.after            ? received
+                                                              : 0;
+      allowed = end > sent ? end - sent : 0;
+      if (allowed > 0) {
+        const Extent piece = at_position(step.extents, sent);
+        const size_t now = send_some(
+            next,
+            plan.data + piece.offset,
+            std::min({allowed, piece.bytes, kSegment}));
+        sent += now;
+        moved = now > 0;
+      }
+    }
+    if (receiving < plan.receives.size()) {
+      const Plan::Step& step = plan.receives[receiving];
+      const Extent piece = at_position(step.extents, received);
+      if (!step.reduce) {
+        const size_t now = receive_some(
+            previous,
+            plan.data + piece.offset,
+            std::min(piece.bytes, kSegment));
+        received += now;
+        moved = moved || now > 0;
+      } else {
+        const size_t most = std::min(piece.bytes, kSegment) - held;
+        const size_t now = receive_some(previous, buffer + held, most);
+        if (now > 0) {
+          moved = true;
+          const size_t whole = (held + now) / element;
+          std::byte* own = plan.data + piece.offset;
+          // In the order of the ring: what came first, then ours.
+          const void* inputs[] = {buffer, own};
+          void* output = own;
+          reduce(inputs, 2, &output, 1, whole, plan.type, plan.op);
+          held = held + now - whole * element;
+          std::memmove(buffer, buffer + whole * element, held);
+          received += whole * element;
+        }
+      }
+    }
+    if (moved) {
+      waiter.progressed();
+      continue;
+    }
+    std::vector<pollfd> set;
+    if (allowed > 0) {
+      set.push_back(
+          {options_.peers[static_cast<size_t>(next)]->descriptor(),
+           POLLOUT,
+           0});
+    }
+    if (receiving < plan.receives.size()) {
+      set.push_back(
+          {options_.peers[static_cast<size_t>(previous)]->descriptor(),
+           POLLIN,
+           0});
+    }
+    waiter.wait(set, [&] {
+      return std::vector<int>{
+          receiving < plan.receives.size() ? previous : next};
+    });
+  }
+}
+
+void Ring::all_reduce(
+    std::byte* data,
+    size_t count,
+    DataType type,
+    ReduceOp op) {
+  const size_t element = size_of(type);
+  const auto num = static_cast<size_t>(size_);
+  Plan plan{data, type, op, {}, {}};
+  // Blocks, each reduced and gathered before the next: its bytes are sent on
+  // while they are still in the cache.
+  const size_t block = kBlock / element * num;
+  for (size_t begin = 0; begin < count; begin += block) {
+    const size_t length = std::min(block, count - begin);
+    const size_t line = 64 / element;
+    const size_t each = ((length + num - 1) / num + line - 1) / line * line;
+    const auto part = [&](int host) {
+      const auto i = static_cast<size_t>((host % size_ + size_) % size_);
+      const size_t from = std::min(each * i, length);
+      const size_t to = std::min(from + each, length);
+      return Extents{{(begin + from) * element, (to - from) * element}};
+    };
+    for (int step = 0; step < 2 * (size_ - 1); ++step) {
+      plan.send(part(index_ - step), step == 0);
+      plan.receive(part(index_ - step - 1), step < size_ - 1);
+    }
+  }
+  pump(plan);
+}
+
+void Ring::reduce_scatter(
+    std::byte* data,
+    const std::vector<Extents>& parts,
+    DataType type,
+    ReduceOp op) {
+  Plan plan{data, type, op, {}, {}};
+  const auto part = [&](int host) -> const Extents& {
+    return parts[static_cast<size_t>((host % size_ + size_) % size_)];
+  };
+  for (int step = 0; step < size_ - 1; ++step) {
+    plan.send(part(index_ - step - 1), step == 0);
+    plan.receive(part(index_ - step - 2), true);
+  }
+  pump(plan);
+}
+
+void Ring::all_gather(std::byte* data, const std::vector<Extents>& parts) {
+  Plan plan{data, DataType::kUint8, ReduceOp::kSum, {}, {}};
+  const auto part = [&](int host) -> const Extents& {
+    return parts[static_cast<size_t>((host % size_ + size_) % size_)];
+  };
+  for (int step = 0; step < size_ - 1; ++step) {
+    plan.send(part(index_ - step), step == 0);
+    plan.receive(part(index_ - step - 1), false);
+  }
+  pump(plan);
+}
+
+void Ring::broadcast(std::byte* data, size_t bytes, int root_host) {
+  Plan plan{data, DataType::kUint8, ReduceOp::kSum, {}, {}};
+  const Extents all = {{0, bytes}};
+  const int distance = (index_ - root_host + size_) % size_;
+  if (distance > 0) {
+    plan.receive(all, false);
+  }
+  if (distance < size_ - 1) {
+    plan.send(all, distance == 0);
+  }
+  pump(plan);
+}
+
+}  // namespace lockstep::collective
