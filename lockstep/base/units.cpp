@@ -82,7 +82,11 @@ constexpr std::array kByteUnits = {
     Unit{"mib", 1048576.0},
     Unit{"gib", 1073741824.0},
     Unit{"tib", 1099511627776.0},
+    Unit{"pb", 1e15},
+    Unit{"pib", 1125899906842624.0},
 };
+
+constexpr double kMaxBytes = 0x1p60;  // 1024 PiB
 
 constexpr double kMaxSeconds = 9e9;
 constexpr std::string_view kDurationForm = "90s, 1h30m, 250ms or 2d";
@@ -211,7 +215,7 @@ Result<Bytes> parse_bytes(std::string_view text) {
   const std::string word = take_word(text);
   for (const auto& unit : kByteUnits) {
     const double bytes = value * unit.factor;
-    if (unit.name == word && text.empty() && bytes < 1e19) {
+    if (unit.name == word && text.empty() && bytes <= kMaxBytes) {
       return Bytes{static_cast<uint64_t>(std::llround(bytes))};
     }
   }

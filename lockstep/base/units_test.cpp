@@ -63,5 +63,16 @@ TEST(Bytes, ParsesAndPrints) {
   EXPECT_EQ(format_bytes({1610612736}), "1.5 GiB");
 }
 
+// Found by the fuzzer: over 2^63 the rounding overflowed, and what was printed
+// in PiB could not be read.
+TEST(Bytes, HugeOnesAreRefusedOrReadBack) {
+  EXPECT_FALSE(parse_bytes("9223372655354775808"));
+  EXPECT_FALSE(parse_bytes("1e30"));
+  EXPECT_EQ(parse_bytes("1024 PiB").value().count, uint64_t{1} << 60);
+  EXPECT_EQ(
+      parse_bytes(format_bytes({uint64_t{1} << 60})).value().count,
+      uint64_t{1} << 60);
+}
+
 }  // namespace
 }  // namespace lockstep

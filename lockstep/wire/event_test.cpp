@@ -5,6 +5,11 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "lockstep/os/file.h"
 
 namespace lockstep::wire {
 namespace {
@@ -69,6 +74,27 @@ TEST(Event, WritesEveryKindAsDocumented) {
     EXPECT_EQ(parsed->body.index(), body.index());
     EXPECT_EQ(to_json(*parsed), line);
   }
+}
+
+// docs/events.md shows one line of each kind and a row for each field.
+TEST(Event, TheDocumentAgrees) {
+  std::string text = os::real_files().read(LOCKSTEP_EVENTS_DOCUMENT).value();
+  std::istringstream lines(text);
+  std::set<std::string> kinds;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("{")) {
+      continue;
+    }
+    auto event = parse_event(line);
+    ASSERT_TRUE(event) << line << event.error().to_string();
+    kinds.insert(std::string(kind(event->body)));
+    auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(nlohmann::json::parse(to_json(*event)), json);
+    for (const auto& [key, value] : json.items()) {
+      EXPECT_THAT(text, HasSubstr("\n| `" + key + "` |"));
+    }
+  }
+  EXPECT_EQ(kinds.size(), std::variant_size_v<EventBody>);
 }
 
 TEST(Event, DoublesReadBackExactly) {

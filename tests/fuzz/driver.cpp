@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include "lockstep/os/clock.h"
 #include "tests/fuzz/mutate.h"
@@ -168,15 +169,16 @@ class Run {
   // True when the input reached new code.
   bool once(const std::string& input) {
     // A copy of the exact size on the heap: the sanitizer guards its ends.
-    std::vector<char> exact(input.begin(), input.end());
+    auto exact = std::make_unique_for_overwrite<char[]>(input.size());
+    std::copy(input.begin(), input.end(), exact.get());
     std::string path = fmt::format(
         "{}/crash-{}-{:016x}", options_.save, target_.name, hash_of(input));
     *fmt::format_to_n(save_path, sizeof(save_path) - 1, "{}", path).out = '\0';
-    input_size = exact.size();
-    input_data = exact.data();
+    input_size = input.size();
+    input_data = exact.get();
     reached_new = false;
     ::alarm(kHangSeconds);
-    target_.run(std::string_view(exact.data(), exact.size()));
+    target_.run(std::string_view(exact.get(), input.size()));
     ::alarm(0);
     input_data = nullptr;
     ++count_;

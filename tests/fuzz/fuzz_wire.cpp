@@ -1,7 +1,6 @@
 // Bytes that a stranger sends: frames, greetings and rendezvous messages.
 
 #include <algorithm>
-#include <cstring>
 
 #include "lockstep/wire/frame.h"
 #include "lockstep/wire/handshake.h"
@@ -18,7 +17,8 @@ class Script : public os::Connection {
   explicit Script(std::string_view text) : text_(text) {}
   Result<size_t> read_some(std::span<std::byte> buffer, os::Deadline) override {
     size_t count = std::min(buffer.size(), text_.size());
-    std::memcpy(buffer.data(), text_.data(), count);
+    std::copy_n(
+        reinterpret_cast<const std::byte*>(text_.data()), count, buffer.data());
     text_.remove_prefix(count);
     return count;
   }
