@@ -2,7 +2,7 @@
 
 // Turns 8-bit images into normalised floats of another size, as PyTorch's
 // interpolate(mode, antialias=True, align_corners=False) on x / 255 followed by
-// (x - mean) / std does, within 1e-5 of the pixel range (docs/data.md). The
+// (x - mean) / std does, within 2e-6 of the pixel range (docs/data.md). The
 // aspect is not kept. A Resizer holds the weights of the sizes it has seen and
 // its scratch rows: one a thread.
 

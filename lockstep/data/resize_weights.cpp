@@ -6,14 +6,17 @@
 namespace lockstep::data {
 namespace {
 
-double triangle(double x) {
+// Everything rounds to float where PyTorch's kernels do: with exact centres
+// the results would differ from theirs by their own error, which grows with
+// the size of the image.
+float triangle(float x) {
   x = std::abs(x);
   return x < 1 ? 1 - x : 0;
 }
 
 // Keys' cubic with a = -.5, which PyTorch takes when it antialiases.
-double cubic(double x) {
-  constexpr double kA = -.5;
+float cubic(float x) {
+  constexpr float kA = -.5f;
   x = std::abs(x);
   if (x < 1) {
     return ((kA + 2) * x - (kA + 3)) * x * x + 1;
@@ -25,28 +28,30 @@ double cubic(double x) {
 
 Axis make_axis(int input, int output, Resize resize) {
   const bool bilinear = resize == Resize::kBilinear;
-  const double scale = static_cast<double>(input) / output;
-  const double widening = std::max(scale, 1.0);
-  const double support = (bilinear ? 1 : 2) * widening;
+  const float scale = static_cast<float>(input) / static_cast<float>(output);
+  const float widening = std::max(scale, 1.f);
+  const float narrowing = scale >= 1 ? 1 / scale : 1;
+  const float support = (bilinear ? 1.f : 2.f) * widening;
   struct Window {
     int begin;
-    std::vector<double> weights;
+    std::vector<float> weights;
   };
   std::vector<Window> windows(static_cast<size_t>(output));
   size_t taps = 1;
   for (int i = 0; i < output; ++i) {
-    const double center = scale * (i + .5);
+    const auto center = static_cast<float>(scale * (i + .5));
     const int begin = std::max(static_cast<int>(center - support + .5), 0);
     const int end = std::min(static_cast<int>(center + support + .5), input);
     Window& window = windows[static_cast<size_t>(i)];
     window.begin = begin;
-    double sum = 0;
+    float sum = 0;
     for (int j = begin; j < end; ++j) {
-      const double x = (j - center + .5) / widening;
+      const auto x =
+          static_cast<float>((static_cast<float>(j) - center + .5) * narrowing);
       window.weights.push_back(bilinear ? triangle(x) : cubic(x));
       sum += window.weights.back();
     }
-    for (double& weight : window.weights) {
+    for (float& weight : window.weights) {
       weight /= sum;
     }
     while (!window.weights.empty() && window.weights.back() == 0) {

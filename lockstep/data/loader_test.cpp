@@ -1,0 +1,177 @@
+#include "lockstep/data/loader.h"
+
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+namespace {
+
+std::shared_ptr<const Dataset> synthetic(int64_t length, int channels = 3) {
+  DatasetOptions options;
+  options.name = "synthetic";
+  options.length = length;
+  options.image_size = 12;
+  options.channels = channels;
+  return open_dataset(options);
+}
+
+LoaderOptions small() {
+  LoaderOptions options;
+  options.batch_size = 8;
+  options.image_size = 16;
+  return options;
+}
+
+TEST(LoaderTest, ShapesAndLayouts) {
+  for (bool last : {true, false}) {
+    for (int channels : {1, 3}) {
+      LoaderOptions options = small();
+      options.channels_last = last;
+      Loader loader(synthetic(20, channels), options);
+      EXPECT_EQ(loader.batches(), 3);
+      loader.start(0);
+      const auto batch = loader.next();
+      ASSERT_TRUE(batch);
+      EXPECT_EQ(batch->size, 8);
+      EXPECT_EQ(batch->images.sizes(), (at::IntArrayRef{8, channels, 16, 16}));
+      EXPECT_EQ(batch->labels.sizes(), (at::IntArrayRef{8}));
+      EXPECT_EQ(batch->images.scalar_type(), at::kFloat);
+      EXPECT_TRUE(batch->images.is_contiguous(
+          last ? at::MemoryFormat::ChannelsLast
+               : at::MemoryFormat::Contiguous));
+      loader.next();
+      EXPECT_EQ(loader.next()->size, 4);
+      EXPECT_FALSE(loader.next());
+    }
+  }
+}
+
+TEST(LoaderTest, LayoutsHoldTheSameNumbers) {
+  LoaderOptions options = small();
+  Loader a(synthetic(20), options);
+  options.channels_last = false;
+  options.workers = 3;
+  Loader b(synthetic(20), options);
+  for (int64_t epoch : {0, 1}) {
+    a.start(epoch);
+    b.start(epoch);
+    while (auto x = a.next()) {
+      auto y = b.next();
+      EXPECT_TRUE(at::equal(x->images, y->images));
+      EXPECT_TRUE(at::equal(x->labels, y->labels));
+    }
+    EXPECT_FALSE(b.next());
+  }
+}
+
+TEST(LoaderTest, ResumesMidEpoch) {
+  Loader whole(synthetic(100), small());
+  Loader resumed(synthetic(100), small());
+  whole.start(4);
+  for (int i = 0; i < 5; ++i) {
+    whole.next();
+  }
+  resumed.start(4, 5);
+  while (auto x = whole.next()) {
+    EXPECT_TRUE(at::equal(x->images, resumed.next()->images));
+  }
+  EXPECT_FALSE(resumed.next());
+}
+
+TEST(LoaderTest, RanksShareTheSet) {
+  // 40 over 4 ranks: each label of the shard once; batches as counted.
+  auto set = synthetic(40);
+  int64_t samples = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    LoaderOptions options = small();
+    options.rank = rank;
+    options.world = 4;
+    Loader loader(set, options);
+    EXPECT_EQ(loader.batches(), batches_per_epoch(40, 4, 8));
+    ShardOptions shard_of;
+    shard_of.size = 40;
+    shard_of.rank = rank;
+    shard_of.world = 4;
+    const auto indices = shard(shard_of, 0);
+    loader.start(0);
+    size_t at = 0;
+    while (auto batch = loader.next()) {
+      for (int64_t i = 0; i < batch->size; ++i) {
+        EXPECT_EQ(
+            batch->labels.data_ptr<int64_t>()[i], set->label(indices[at++]));
+      }
+      samples += batch->size;
+    }
+  }
+  EXPECT_EQ(samples, 40);
+}
+
+TEST(LoaderTest, MemoryIsUsedAgainOnceDropped) {
+  Loader loader(synthetic(400), small());
+  loader.start(0);
+  std::set<const void*> blocks;
+  while (auto batch = loader.next()) {
+    blocks.insert(batch->images.data_ptr());
+  }
+  EXPECT_LE(blocks.size(), 4u);  // two ahead, one in hand, one to spare
+  // A view keeps its memory from being used again.
+  loader.start(1);
+  const at::Tensor view = loader.next()->images.select(0, 3);
+  const at::Tensor copy = view.clone();
+  while (loader.next()) {}
+  EXPECT_TRUE(at::equal(view, copy));
+}
+
+TEST(LoaderTest, BatchesOutliveTheLoader) {
+  std::optional<Batch> batch;
+  {
+    Loader loader(synthetic(100), small());
+    loader.start(0);
+    batch = loader.next();
+  }
+  EXPECT_TRUE(at::equal(batch->images, batch->images.clone()));
+}
+
+TEST(LoaderTest, BadOptionsAreNamed) {
+  auto message = [](const LoaderOptions& options) {
+    try {
+      Loader loader(synthetic(20), options);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  LoaderOptions options = small();
+  options.batch_size = 0;
+  EXPECT_THAT(message(options), ::testing::HasSubstr("data.batch_size = 0"));
+  options = small();
+  options.batch_size = 21;
+  EXPECT_EQ(message(options), "no error");
+  options.drop_last = true;
+  EXPECT_THAT(
+      message(options),
+      ::testing::HasSubstr("data.batch_size = 21 is larger than the shard"));
+  options = small();
+  options.workers = -1;
+  EXPECT_THAT(message(options), ::testing::HasSubstr("data.workers = -1"));
+}
+
+TEST(LoaderTest, LastBatchDroppedWhenAsked) {
+  LoaderOptions options = small();
+  options.drop_last = true;
+  options.workers = 0;
+  Loader loader(synthetic(20), options);
+  EXPECT_EQ(loader.batches(), 2);
+  loader.start(0);
+  EXPECT_EQ(loader.next()->size, 8);
+  EXPECT_EQ(loader.next()->size, 8);
+  EXPECT_FALSE(loader.next());
+}
+
+}  // namespace
+}  // namespace lockstep::data
