@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
 
 #include <stdexcept>
+
+#include "lockstep/models/convolution.h"
 
 namespace lockstep::models {
 namespace {
@@ -38,27 +39,15 @@ DcganGenerator::DcganGenerator(const DcganOptions& options) {
   check_options(options);
   const int64_t doublings = num_doublings(options.image_size);
   int64_t width = options.ngf << (doublings - 1);
-  main_->push_back(
-      nn::ConvTranspose2d(
-          nn::ConvTranspose2dOptions(options.nz, width, 4).bias(false)));
+  main_->push_back(Expand(options.nz, width));
   main_->push_back(nn::BatchNorm2d(width));
   main_->push_back(nn::ReLU(nn::ReLUOptions(true)));
   for (int64_t i = 1; i < doublings; ++i, width /= 2) {
-    main_->push_back(
-        nn::ConvTranspose2d(
-            nn::ConvTranspose2dOptions(width, width / 2, 4)
-                .stride(2)
-                .padding(1)
-                .bias(false)));
+    main_->push_back(Double(width, width / 2));
     main_->push_back(nn::BatchNorm2d(width / 2));
     main_->push_back(nn::ReLU(nn::ReLUOptions(true)));
   }
-  main_->push_back(
-      nn::ConvTranspose2d(
-          nn::ConvTranspose2dOptions(width, options.channels, 4)
-              .stride(2)
-              .padding(1)
-              .bias(false)));
+  main_->push_back(Double(width, options.channels));
   main_->push_back(nn::Tanh());
   register_module("main", main_);
 }
@@ -72,24 +61,14 @@ DcganDiscriminator::DcganDiscriminator(const DcganOptions& options) {
   const int64_t halvings = num_doublings(options.image_size);
   const auto leaky = nn::LeakyReLUOptions().negative_slope(.2).inplace(true);
   int64_t width = options.ndf;
-  main_->push_back(
-      nn::Conv2d(
-          nn::Conv2dOptions(options.channels, width, 4)
-              .stride(2)
-              .padding(1)
-              .bias(false)));
+  main_->push_back(Halve(options.channels, width));
   main_->push_back(nn::LeakyReLU(leaky));
   for (int64_t i = 1; i < halvings; ++i, width *= 2) {
-    main_->push_back(
-        nn::Conv2d(
-            nn::Conv2dOptions(width, width * 2, 4)
-                .stride(2)
-                .padding(1)
-                .bias(false)));
+    main_->push_back(Halve(width, width * 2));
     main_->push_back(nn::BatchNorm2d(width * 2));
     main_->push_back(nn::LeakyReLU(leaky));
   }
-  main_->push_back(nn::Conv2d(nn::Conv2dOptions(width, 1, 4).bias(false)));
+  main_->push_back(Contract(width, 1));
   register_module("main", main_);
 }
 

@@ -46,7 +46,7 @@ class DcganRecipe : public train::Recipe {
       : config_(config),
         context_(context),
         training_(open_split(config.data, config.trainer, true)),
-        held_out_(open_split(config.data, config.trainer, false)),
+        held_out_(open_held_out(config.data, config.trainer)),
         pair_(
             {.image_size = config.data.image_size,
              .channels = training_->channels(),
@@ -134,6 +134,9 @@ class DcganRecipe : public train::Recipe {
 };
 
 std::map<std::string, double> DcganRecipe::validate() {
+  if (!held_out_) {
+    return {};
+  }
   const int64_t count = std::min(
       config_.validation_samples / context_.world(),
       held_out_->size() / context_.world());
@@ -221,7 +224,10 @@ DcganPair::DcganPair(
 train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
   const auto& precision = context_.trainer.precision;
   at::Tensor metrics = at::zeros({5}, at::kDouble);
-  const double share = 1. / static_cast<double>(micros.size());
+  // Of this rank's samples: the last batch of an epoch may be smaller.
+  const auto share = [&](const Micro& micro) {
+    return micro.weight * context_.world();
+  };
   std::vector<at::Tensor> fakes;
 
   discriminator_ddp_->begin();
@@ -242,9 +248,11 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
       discriminator_ddp_->release();
     }
     (loss * (micro.weight)).backward();
-    metrics[0] += loss.item<double>() * share;
-    metrics[2] += at::sigmoid(on_real.detach()).mean().item<double>() * share;
-    metrics[3] += at::sigmoid(on_fake.detach()).mean().item<double>() * share;
+    metrics[0] += loss.item<double>() * share(micro);
+    metrics[2] +=
+        at::sigmoid(on_real.detach()).mean().item<double>() * share(micro);
+    metrics[3] +=
+        at::sigmoid(on_fake.detach()).mean().item<double>() * share(micro);
   }
   auto timing = discriminator_ddp_->finish();
   discriminator_optimizer_->step(discriminator_ddp_->gradients(), lr);
@@ -267,8 +275,9 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
       generator_ddp_->release();
     }
     (loss * micros[i].weight).backward();
-    metrics[1] += loss.item<double>() * share;
-    metrics[4] += at::sigmoid(on_fake.detach()).mean().item<double>() * share;
+    metrics[1] += loss.item<double>() * share(micros[i]);
+    metrics[4] +=
+        at::sigmoid(on_fake.detach()).mean().item<double>() * share(micros[i]);
   }
   for (auto& parameter : discriminator_->parameters()) {
     parameter.requires_grad_(true);

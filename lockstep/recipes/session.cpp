@@ -159,6 +159,9 @@ int test_checkpoint(
       {recipe.name(), prepared.config, recipe.tensors(), {}},
       /*weights_only=*/true);
   const auto values = recipe.validate();
+  if (values.empty()) {
+    throw TrainError(kBadInput, "'test' found no held-out samples");
+  }
   if (sitting.environment.rank == 0) {
     for (const auto& [name, value] : values) {
       std::printf("%s %.6g\n", name.c_str(), value);
@@ -187,7 +190,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
   const Prepared prepared = prepare(command, environment.world_size);
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
-  train::keep_freed_memory();
+  train::install_caching_allocator();
   train::install_stop_signals();
   train::apply_precision(device, prepared.trainer.precision);
 
@@ -245,7 +248,11 @@ int train_recipe(const Command& command, Sitting& sitting) {
   if (environment.launcher != "lockstep") {
     group.communicator().barrier();  // everybody's events are on disk
     if (environment.rank == 0) {
-      train::close_run(run, command.recipe, command.arguments);
+      auto arguments = command.arguments;
+      if (!command.config_file.empty()) {
+        arguments.insert(arguments.begin(), {"--config", command.config_file});
+      }
+      train::close_run(run, command.recipe, arguments);
     }
   }
   if (environment.rank == 0) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "lockstep/base/log.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::recipes {
@@ -21,6 +24,23 @@ std::shared_ptr<data::Dataset> open_split(
   options.num_classes = static_cast<int>(config.classes);
   options.seed = static_cast<uint64_t>(trainer.seed);
   return data::open_dataset(options);
+}
+
+std::shared_ptr<data::Dataset> open_held_out(
+    const train::DataConfig& config,
+    const train::TrainerConfig& trainer) {
+  namespace fs = std::filesystem;
+  const fs::path root(config.root);
+  std::error_code absent;
+  if (config.name == "folder" && !fs::is_directory(root / "test", absent) &&
+      !fs::is_directory(root / "val", absent)) {
+    log_info(
+        fmt::format(
+            "{} has neither test/ nor val/: training without validation",
+            config.root));
+    return nullptr;
+  }
+  return open_split(config, trainer, false);
 }
 
 data::LoaderOptions loader_options(

@@ -19,6 +19,12 @@ std::shared_ptr<data::Dataset> open_split(
     const train::TrainerConfig& trainer,
     bool training);
 
+// The split that is not trained on; null, with a line in the log, where an
+// image folder has only one: then there is no validation.
+std::shared_ptr<data::Dataset> open_held_out(
+    const train::DataConfig& config,
+    const train::TrainerConfig& trainer);
+
 // Sharded for this rank; throws when the batch is larger than the shard.
 data::LoaderOptions loader_options(
     const train::DataConfig& config,

@@ -21,7 +21,7 @@ class VitRecipe : public train::Recipe {
       : config_(config),
         context_(context),
         training_(open_split(config.data, config.trainer, true)),
-        test_(open_split(config.data, config.trainer, false)),
+        test_(open_held_out(config.data, config.trainer)),
         trainer_(
             config.options(
                 training_->channels(),
@@ -92,6 +92,9 @@ class VitRecipe : public train::Recipe {
 };
 
 std::map<std::string, double> VitRecipe::validate() {
+  if (!test_) {
+    return {};
+  }
   torch::NoGradGuard no_grad;
   auto config = config_.data;
   config.batch_size = std::min<int64_t>(
@@ -195,9 +198,10 @@ train::StepOutput VitTrainer::step(
     const std::vector<Micro>& micros,
     double lr) {
   at::Tensor metrics = at::zeros({2}, at::kDouble);
-  const double share = 1. / static_cast<double>(micros.size());
   ddp_->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
+    // Of this rank's samples: the last batch of an epoch may be smaller.
+    const double share = micros[i].weight * context_.world();
     const auto logits = this->logits(micros[i].images);
     const auto loss = at::cross_entropy_loss(
         logits,

@@ -1,11 +1,14 @@
 #include "lockstep/train/group.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "lockstep/collective/factory.h"
 #include "lockstep/parallel/torch_store.h"
+#include "lockstep/train/error.h"
 #include "lockstep/wire/handshake.h"
 
 namespace lockstep::train {
@@ -37,13 +40,34 @@ Key run_key(const RankEnvironment& environment) {
   return key;
 }
 
+void check_kind(const std::string& kind, const RankEnvironment& environment) {
+  auto kinds = collective::available_kinds();
+  kinds.insert(kinds.begin(), "auto");
+  if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "trainer.collective={} is not in this build; accepted: {}",
+            kind,
+            fmt::join(kinds, ", ")));
+  }
+  if (kind == "mpi" && environment.launcher != "mpirun") {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "trainer.collective=mpi needs mpirun, but the launcher is '{}'",
+            environment.launcher));
+  }
+}
+
 }  // namespace
 
 Group::Group(
     const RankEnvironment& environment,
     const std::string& kind,
     Duration timeout) {
-  if (environment.world_size == 1 && kind != "mpi" && kind != "nccl") {
+  check_kind(kind, environment);
+  if (environment.world_size == 1 && kind != "mpi") {
     communicator_ = collective::make_single();
     return;
   }
