@@ -89,16 +89,22 @@ std::string slowest(const record::RunSummary& summary) {
   if (summary.ranks.size() < 2) {
     return "";
   }
-  const auto busy = [](const auto& row) { return row.total - row.wait; };
-  const auto worst = std::ranges::max_element(summary.ranks, {}, busy);
-  if (worst->iterations == 0) {
+  const auto waits = [](const auto& row) {
+    return row.total > 0 ? row.wait / row.total : 0;
+  };
+  const auto [worst, best] =
+      std::ranges::minmax_element(summary.ranks, {}, waits);
+  constexpr double kWorthTelling = 0.02;
+  if (waits(*best) - waits(*worst) < kWorthTelling) {
     return "";
   }
   return fmt::format(
-      "rank {} on {} ({} of its time is not waiting)",
+      "rank {} on {}: waits {} of its time, rank {} {}",
       worst->rank,
       worst->node,
-      percent(busy(*worst), worst->total));
+      percent(worst->wait, worst->total),
+      best->rank,
+      percent(best->wait, best->total));
 }
 
 }  // namespace
@@ -137,18 +143,15 @@ Result<Report> make_report(const record::RunDirectory& run) {
 
 std::string report_text(const Report& report) {
   const record::RunSummary& summary = report.summary;
-  std::string text;
-  const auto add = [&](const char* name, const std::string& value) {
+  std::vector<std::pair<std::string, std::string>> lines;
+  const auto add = [&](const std::string& name, const std::string& value) {
     if (!value.empty()) {
-      text += fmt::format("{:<12} {}\n", name, value);
+      lines.emplace_back(name, value);
     }
   };
   add("run", report.directory.filename().string());
-  std::string state = report.state_name();
-  if (report.state && !report.state->detail.empty()) {
-    state += ": " + report.state->detail;
-  }
-  add("state", state);
+  add("state", report.state_name());
+  add("reason", report.state ? report.state->detail : summary.failure);
   add("program", summary.program);
   add("ranks",
       fmt::format(
@@ -176,7 +179,7 @@ std::string report_text(const Report& report) {
             format_duration(from_seconds(summary.iteration_seconds))));
   }
   for (const auto& [name, value] : summary.last_metrics) {
-    add(name.c_str(), number(value));
+    add(name, number(value));
   }
   if (report.cost) {
     add("cost",
@@ -203,6 +206,14 @@ std::string report_text(const Report& report) {
     add("logbook", report.logbook.string());
   }
   add("directory", report.directory.string());
+  size_t width = 0;
+  for (const auto& [name, value] : lines) {
+    width = std::max(width, name.size());
+  }
+  std::string text;
+  for (const auto& [name, value] : lines) {
+    text += fmt::format("{:<{}}  {}\n", name, width, value);
+  }
   if (summary.steps > 0) {
     text += "\n" + rank_table(summary);
   }

@@ -13,6 +13,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr double kRateWindow = 10;  // seconds
+constexpr size_t kMostKept = 16 << 20;
 
 int64_t whole_number(const std::string& text) {
   return std::strtoll(text.c_str(), nullptr, 10);
@@ -40,10 +41,12 @@ Result<std::unique_ptr<Coordinator>> Coordinator::open(
   made->key_file_ = (run.path() / ".key").string();
   LOCKSTEP_TRY(wire::write_key_file(made->key_file_, made->key_));
   const bool fresh = !files.exists(run.timing());
-  LOCKSTEP_ASSIGN(made->events_, files.open_append(run.events()));
-  LOCKSTEP_ASSIGN(made->timing_, files.open_append(run.timing()));
+  LOCKSTEP_ASSIGN(
+      made->events_, record::PendingFile::open(files, run.events()));
+  LOCKSTEP_ASSIGN(
+      made->timing_, record::PendingFile::open(files, run.timing()));
   if (fresh) {
-    made->timing_text_ = std::string(record::kTimingHeader) + "\n";
+    made->timing_->add(std::string(record::kTimingHeader) + "\n");
   }
   return made;
 }
@@ -79,8 +82,8 @@ std::string Coordinator::address() const {
 }
 
 void Coordinator::note(wire::EventBody body, const std::string& host) {
-  event_text_ +=
-      wire::to_json({clock_.unix_seconds(), -1, host, std::move(body)}) + "\n";
+  events_->add(
+      wire::to_json({clock_.unix_seconds(), -1, host, std::move(body)}) + "\n");
 }
 
 Result<void> Coordinator::take(const Report& report, const std::string& host) {
@@ -92,14 +95,17 @@ Result<void> Coordinator::take(const Report& report, const std::string& host) {
   } else if (const auto* exited = std::get_if<RankExited>(&report)) {
     take_exit(*exited, host);
   } else if (const auto* event = std::get_if<RankEvent>(&report)) {
-    event_text_ += event->line + "\n";
+    // While a disk refuses all, only what may not be dropped is kept.
+    if (events_->waiting() < kMostKept || !wire::may_drop(event->event.body)) {
+      events_->add(event->line + "\n");
+    }
     take_event(event->event);
   } else if (const auto* lost = std::get_if<NodeLost>(&report)) {
     verdict_.take(*lost, host);
     note(wire::Node{"lost", lost->reason}, host);
   }
   constexpr size_t kMostText = 1 << 20;
-  return event_text_.size() > kMostText ? flush() : Result<void>();
+  return events_->waiting() > kMostText ? flush() : Result<void>();
 }
 
 void Coordinator::take_exit(const RankExited& exit, const std::string& host) {
@@ -120,8 +126,8 @@ void Coordinator::take_exit(const RankExited& exit, const std::string& host) {
   } else if (!exit.status.ok()) {
     body.reason = exit.was_stopped ? "stopped" : exit.status.to_string();
   }
-  event_text_ +=
-      wire::to_json({clock_.unix_seconds(), exit.rank, host, body}) + "\n";
+  events_->add(
+      wire::to_json({clock_.unix_seconds(), exit.rank, host, body}) + "\n");
 }
 
 void Coordinator::take_event(const wire::Event& event) {
@@ -147,7 +153,9 @@ void Coordinator::take_event(const wire::Event& event) {
 void Coordinator::take_iteration(
     const wire::Event& event,
     const wire::Iteration& done) {
-  timing_text_ += record::timing_line(event.rank, done) + "\n";
+  if (timing_->waiting() < kMostKept) {
+    timing_->add(record::timing_line(event.rank, done) + "\n");
+  }
   live_.any_iteration = true;
   live_.step = std::max(live_.step, done.step);
   live_.epoch = std::max(live_.epoch, done.epoch);
@@ -180,18 +188,9 @@ void Coordinator::take_iteration(
 }
 
 Result<void> Coordinator::flush() {
-  const auto write = [](os::Appender& file, std::string& text) {
-    constexpr size_t kMostKept = 16 << 20;
-    const Result<void> written =
-        text.empty() ? Result<void>() : file.append(text);
-    // What a full disk refused is tried again, within bounds.
-    if (written || text.size() > kMostKept) {
-      text.clear();
-    }
-    return written;
-  };
-  const Result<void> events = write(*events_, event_text_);
-  LOCKSTEP_TRY(write(*timing_, timing_text_));
+  // Both, even when the first fails: they may be on a disk with little room.
+  const Result<void> events = events_->drain();
+  LOCKSTEP_TRY(timing_->drain());
   return events;
 }
 

@@ -19,6 +19,7 @@
 #include "lockstep/launch/verdict.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
+#include "lockstep/record/pending_file.h"
 #include "lockstep/record/run_directory.h"
 #include "lockstep/wire/rendezvous.h"
 
@@ -88,9 +89,7 @@ class Coordinator {
   std::string key_file_;
   Key key_{};
   std::unique_ptr<wire::RendezvousServer> rendezvous_;
-  std::unique_ptr<os::Appender> events_;
-  std::unique_ptr<os::Appender> timing_;
-  std::string event_text_, timing_text_;  // not written yet
+  std::optional<record::PendingFile> events_, timing_;
   int world_size_ = 0;
   LiveState live_;
   Verdict verdict_;

@@ -2,7 +2,7 @@
 
 // A file that grows by whole records even when the disk fills up halfway
 // through one: what landed is taken off the front of what waits, so that the
-// next try goes on exactly there. One writer, one thread, private to record/.
+// next try goes on exactly there. One writer, one thread.
 
 #include <memory>
 #include <string>
