@@ -122,9 +122,8 @@ void HostGroup::connect_local(
   shared.index = index_;
   shared.size = static_cast<int>(ranks.size());
   shared.ranks = ranks;
-  shared.spin =
-      shared.size <=
-      std::min(quota, std::max(1, static_cast<int>(processors.count())));
+  spin_ = shared.size <=
+          std::min(quota, std::max(1, static_cast<int>(processors.count())));
   shared.spin = spin_;
   shared.timeout = options_.timeout;
   if (layout_.hosts.size() > 1) {

@@ -27,6 +27,9 @@ constexpr uint64_t kMaxChunks = 1 << 12;
 constexpr size_t kSmallBytes = 64 << 10;
 constexpr int kQuickSpins = 200;
 constexpr double kSpinSeconds = 100e-6;
+constexpr double kYieldSeconds = 200e-6;
+constexpr double kLandingSeconds = 2e-6;
+constexpr Duration kNap = std::chrono::milliseconds(20);
 constexpr double kStealSeconds = 3e-6;
 constexpr double kSlowBytesPerSecond = 3e9;
 constexpr uint64_t kChunkBits = 16;
@@ -64,10 +67,11 @@ struct alignas(64) SharedGroup::Arrival {
   uint64_t offset;
 };
 
-// Both words: operation number, then how many chunks.
-struct alignas(64) SharedGroup::Slice {
-  std::atomic<uint64_t> claimed;
-  std::atomic<uint64_t> finished;
+// Both words: operation number, then how many chunks. Apart, because others
+// watch the second while the owner takes the first.
+struct SharedGroup::Slice {
+  alignas(64) std::atomic<uint64_t> claimed;
+  alignas(64) std::atomic<uint64_t> finished;
 };
 
 size_t SharedGroup::control_bytes(int size) {
@@ -81,7 +85,9 @@ SharedGroup::SharedGroup(SharedGroupOptions options)
       size_(options_.size),
       left_(static_cast<size_t>(options_.size)),
       tick_(seconds_per_tick()),
-      spin_ticks_(static_cast<uint64_t>(kSpinSeconds / seconds_per_tick())) {
+      spin_ticks_(
+          static_cast<uint64_t>(
+              (options_.spin ? kSpinSeconds : kYieldSeconds) / tick_)) {
   LOCKSTEP_CHECK_LE(size_, kMaxRanks);
   std::byte* at = options_.control.data();
   control_ = reinterpret_cast<Control*>(at);
@@ -110,8 +116,14 @@ SharedGroup::Slice& SharedGroup::slice(int index, uint64_t number) const {
   return slices_[static_cast<uint64_t>(index) * kRing + number % kRing];
 }
 
-void SharedGroup::cut(Pending& p) const {
+void SharedGroup::cut(Pending& p) {
   const Operation& o = p.operation;
+  if (p.signature == last_cut_.signature && o.count == last_cut_.count) {
+    p.slice = last_cut_.slice;
+    p.chunk = last_cut_.chunk;
+    p.num_chunks = last_cut_.num_chunks;
+    return;
+  }
   const size_t element = size_of(o.type);
   size_t slice = o.count;
   if (o.kind == Kind::kAllReduce || o.kind == Kind::kReduce ||
@@ -128,6 +140,7 @@ void SharedGroup::cut(Pending& p) const {
   p.slice = slice;
   p.chunk = chunk;
   p.num_chunks = o.kind == Kind::kBarrier ? 0 : (slice + chunk - 1) / chunk;
+  last_cut_ = {p.signature, o.count, slice, chunk, p.num_chunks};
 }
 
 void SharedGroup::stage_in(Pending& p, bool blocking) {
@@ -173,6 +186,18 @@ void SharedGroup::stage_out(Pending& p) {
   }
 }
 
+// Whoever stores here looks for sleepers next, and a sleeper looks here after
+// it has counted itself: one must see the other. Sleepers can pay for that
+// better than a rank that is about to spin, whose loads would otherwise wait
+// for its store to reach the other core: see sleep().
+inline void SharedGroup::make_visible(
+    std::atomic<uint64_t>& word,
+    uint64_t value) const {
+  word.store(
+      value,
+      options_.spin ? std::memory_order_release : std::memory_order_seq_cst);
+}
+
 uint64_t
 SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
   if (failed()) [[unlikely]] {
@@ -208,9 +233,7 @@ SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
   mine.count = operation.count;
   mine.offset = offset;
   launched_ = number;
-  // Sequentially consistent: of two arrivals one sees the other, and a rank
-  // that goes to sleep is seen or sees us.
-  mine.number.store(number, std::memory_order_seq_cst);
+  make_visible(mine.number, number);
   return number;
 }
 
@@ -299,7 +322,7 @@ bool SharedGroup::work(Pending& p, int index) {
     do_chunk(p, index, chunk);
     any = true;
     if (p.num_chunks == 1) {
-      s.finished.store(first + 1, std::memory_order_seq_cst);
+      make_visible(s.finished, first + 1);
     } else {
       uint64_t finished = s.finished.load(std::memory_order_relaxed);
       while (!s.finished.compare_exchange_weak(
@@ -438,8 +461,9 @@ void SharedGroup::finish_slowly(Pending& p, bool exact) {
                rank),
            {rank}});
     }
-    if (options_.spin && ticks() - start < spin_ticks_) {
-      pause_briefly();
+    if (ticks() - start < spin_ticks_) {
+      // Without a core for each rank the others need this one.
+      options_.spin ? pause_briefly() : static_cast<void>(sched_yield());
       continue;
     }
     if (deadline.passed()) {
@@ -452,6 +476,13 @@ void SharedGroup::finish_slowly(Pending& p, bool exact) {
 void SharedGroup::sleep(Pending& p, Duration most) {
   control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t event = control_->event.load(std::memory_order_seq_cst);
+  if (options_.spin) {
+    // Stores made before their owner could see us have landed by then.
+    const uint64_t start = ticks();
+    while (static_cast<double>(ticks() - start) * tick_ < kLandingSeconds) {
+      pause_briefly();
+    }
+  }
   // A last look, now that wakers see us. Also done when it fails: the count
   // must not stay.
   bool ready = true;
@@ -462,10 +493,7 @@ void SharedGroup::sleep(Pending& p, Duration most) {
     throw;
   }
   if (!ready) {
-    futex_wait(
-        control_->event,
-        event,
-        std::min<Duration>(most, std::chrono::milliseconds(500)));
+    futex_wait(control_->event, event, std::min<Duration>(most, kNap));
   }
   control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
@@ -499,6 +527,8 @@ Timing SharedGroup::run(const Operation& operation) {
 uint64_t SharedGroup::launch(const Operation& operation, Timing* sink) {
   make_room();
   const uint64_t number = publish(operation, sink, false);
+  // We look once and go: of two arrivals at least one must see the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   progress();
   return number;
 }

@@ -111,7 +111,8 @@ class SharedGroup {
   std::byte* base(int index) const { return bases_[index]; }
 
   void make_room();
-  void cut(Pending& p) const;
+  void cut(Pending& p);
+  void make_visible(std::atomic<uint64_t>& word, uint64_t value) const;
   void stage_in(Pending& p, bool blocking);
   void stage_out(Pending& p);
   uint64_t publish(const Operation& operation, Timing* sink, bool blocking);
@@ -137,6 +138,13 @@ class SharedGroup {
   std::vector<std::byte*> bases_;
   std::vector<std::atomic<bool>> left_;
   std::array<Pending, kRing> pending_;
+  struct {
+    uint64_t signature = ~uint64_t{0};
+    size_t count = 0;
+    size_t slice = 0;
+    size_t chunk = 0;
+    uint64_t num_chunks = 0;
+  } last_cut_;
   uint64_t launched_ = 0;
   uint64_t completed_ = 0;
   const double tick_;
