@@ -20,7 +20,9 @@ find_package(Torch REQUIRED)
 string(REGEX REPLACE "-std=[a-z+0-9]+" "" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
 
 add_library(lockstep_torch INTERFACE)
-target_link_libraries(lockstep_torch INTERFACE ${TORCH_LIBRARIES})
+# libstdc++ first: some wheels export parts of an older one (std::filesystem),
+# which would shadow it and crash.
+target_link_libraries(lockstep_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
 separate_arguments(torch_flags NATIVE_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(lockstep_torch INTERFACE ${torch_flags})
 

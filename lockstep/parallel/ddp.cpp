@@ -1,6 +1,7 @@
 #include "lockstep/parallel/ddp.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
@@ -25,6 +26,7 @@ size_t padded_bytes(const at::Tensor& tensor) {
 struct Bucket {
   collective::Buffer memory;
   at::Tensor flat;
+  at::Tensor staging;  // on the host, when gradients lie on a GPU without NCCL
   std::vector<size_t> members;
   size_t missing = 0;
   collective::Work work;
@@ -52,12 +54,25 @@ struct Ddp::State {
   collective::Timing timing;
   int64_t reduced_elements = 0;
 
+  at::Tensor make_shared_tensor(
+      collective::Buffer& memory,
+      int64_t count,
+      at::TensorOptions options);
   void make_buckets(const std::vector<size_t>& order);
   void on_gradient(size_t index);
   void mark_ready(size_t index);
   void launch_full_buckets();
   void rebuild_in_arrival_order();
 };
+
+at::Tensor Ddp::State::make_shared_tensor(
+    collective::Buffer& memory,
+    int64_t count,
+    at::TensorOptions options) {
+  memory =
+      group->allocate(static_cast<size_t>(count) * options.dtype().itemsize());
+  return at::from_blob(memory.data(), {count}, [memory](void*) {}, options);
+}
 
 void Ddp::State::make_buckets(const std::vector<size_t>& order) {
   buckets.clear();
@@ -89,12 +104,17 @@ void Ddp::State::make_buckets(const std::vector<size_t>& order) {
     }
     const auto& first = parameters[bucket.members.front()];
     const auto element = static_cast<size_t>(first.element_size());
-    bucket.memory = group->allocate(total);
-    bucket.flat = at::from_blob(
-        bucket.memory.data(),
-        {static_cast<int64_t>(total / element)},
-        [memory = bucket.memory](void*) {},
-        first.options().requires_grad(false));
+    const auto count = static_cast<int64_t>(total / element);
+    const auto options = first.options().requires_grad(false);
+    if (first.is_cpu()) {
+      bucket.flat = make_shared_tensor(bucket.memory, count, options);
+    } else {
+      bucket.flat = at::zeros({count}, options);
+      if (group->name() != "nccl" && group->size() > 1) {
+        bucket.staging =
+            make_shared_tensor(bucket.memory, count, options.device(at::kCPU));
+      }
+    }
     size_t offset = 0;
     for (size_t index : bucket.members) {
       auto& parameter = parameters[index];
@@ -132,10 +152,15 @@ void Ddp::State::mark_ready(size_t index) {
 void Ddp::State::launch_full_buckets() {
   while (next_bucket < buckets.size() && buckets[next_bucket].missing == 0) {
     auto& bucket = buckets[next_bucket++];
+    if (bucket.staging.defined()) {
+      bucket.staging.copy_(bucket.flat);
+    }
+    const auto& reduced =
+        bucket.staging.defined() ? bucket.staging : bucket.flat;
     bucket.work = group->all_reduce_async(
-        bucket.flat.data_ptr(),
-        static_cast<size_t>(bucket.flat.numel()),
-        data_type(bucket.flat),
+        reduced.data_ptr(),
+        static_cast<size_t>(reduced.numel()),
+        data_type(reduced),
         collective::ReduceOp::kSum);
     bucket.launched = true;
     for (size_t index : bucket.members) {
@@ -247,6 +272,9 @@ collective::Timing Ddp::finish() {
     state.timing.wait += timing.wait;
     state.timing.busy += timing.busy;
     bucket.work = {};
+    if (bucket.staging.defined()) {
+      bucket.flat.copy_(bucket.staging);
+    }
   }
   state.open = false;
   return state.timing;

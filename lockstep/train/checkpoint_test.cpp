@@ -85,19 +85,19 @@ TEST_F(CheckpointFile, NamesATruncatedFileAndTouchesNothing) {
 }
 
 TEST_F(CheckpointFile, TheOldOneSurvivesAFailedWrite) {
-  save_checkpoint(path(), make(5), {1});
+  save_checkpoint(path(), make(5), {.step = 1});
   // A folder where the temporary file would be written cannot be had.
   const auto elsewhere = folder_ / "gone" / "last.safetensors";
-  EXPECT_THROW(save_checkpoint(elsewhere, make(6), {2}), TrainError);
+  EXPECT_THROW(save_checkpoint(elsewhere, make(6), {.step = 2}), TrainError);
   auto state = make(0);
   EXPECT_EQ(load_checkpoint(path(), state).step, 1);
 }
 
 TEST_F(CheckpointFile, ALinkKeepsItsContentWhenTheFirstIsReplaced) {
   const auto best = folder_ / "best.safetensors";
-  save_checkpoint(path(), make(5), {1});
+  save_checkpoint(path(), make(5), {.step = 1});
   link_checkpoint(path(), best);
-  save_checkpoint(path(), make(6), {2});
+  save_checkpoint(path(), make(6), {.step = 2});
   auto state = make(0);
   EXPECT_EQ(load_checkpoint(best, state).step, 1);
   link_checkpoint(path(), best);

@@ -62,7 +62,7 @@ Optimizer::Optimizer(
     if (config_.name != "sgd") {
       second_.push_back(at::zeros_like(parameters_[i]));
     }
-    steps_.push_back(at::zeros({}, at::kFloat));
+    steps_.push_back(at::zeros({}, parameters_[i].options().dtype(at::kFloat)));
   }
 }
 
