@@ -63,8 +63,7 @@ Result<void> Coordinator::begin_generation(
   LOCKSTEP_ASSIGN(
       rendezvous_, wire::RendezvousServer::start(network, address, key_));
   verdict_ = {};
-  live_.ranks_started = 0;
-  live_.ranks_ended = 0;
+  live_ = {};  // a restart may go back some steps
   world_size_ = world_size;
   said_exit_.clear();
   window_.clear();

@@ -140,6 +140,7 @@ TEST_F(CoordinatorTest, KeepsTheReasonThatARankGave) {
 }
 
 TEST_F(CoordinatorTest, StartsAGenerationAfresh) {
+  take(0, 10, iteration(80, 1));
   RankExited exit;
   exit.rank = 1;
   exit.status.code = 1;
@@ -149,6 +150,8 @@ TEST_F(CoordinatorTest, StartsAGenerationAfresh) {
       coordinator_->begin_generation(*network_, "head", "prog", 2).has_value());
   EXPECT_FALSE(coordinator_->failure());
   EXPECT_EQ(coordinator_->live().ranks_ended, 0);
+  take(0, 20, iteration(64, 1));
+  EXPECT_EQ(coordinator_->live().step, 64);
 }
 
 TEST_F(CoordinatorTest, TriesAgainAfterAFullDisk) {

@@ -27,6 +27,9 @@ std::string rate(double value) {
 std::vector<std::string> metric_parts(const LiveState& live) {
   std::vector<std::pair<bool, std::string>> named;
   for (const auto& [name, value] : live.metrics) {
+    if (name == "samples_per_second") {
+      continue;  // shown over all ranks, as measured here
+    }
     named.emplace_back(
         name.find("loss") == std::string::npos,
         fmt::format("{} {}", name, number(value)));

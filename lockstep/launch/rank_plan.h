@@ -1,7 +1,7 @@
 #pragma once
 
 // Which rank runs where, and the environment each one gets: the rank
-// environment of docs/architecture.md, whoever wrote the program. Pure: the
+// environment of docs/operations.md, whoever wrote the program. Pure: the
 // inherited environment and the facts of the machine are given.
 
 #include <map>
