@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace lockstep::config {
 
@@ -48,6 +48,10 @@ const Node* Node::find(std::string_view key) const {
   return nullptr;
 }
 
+Node* Node::find(std::string_view key) {
+  return const_cast<Node*>(std::as_const(*this).find(key));
+}
+
 void Node::append(Node item) {
   kind_ = Kind::kList;
   items_.push_back(std::move(item));
@@ -55,13 +59,11 @@ void Node::append(Node item) {
 
 void Node::set(const std::string& key, Node value) {
   kind_ = Kind::kMap;
-  for (auto& [name, old] : entries_) {
-    if (name == key) {
-      old = std::move(value);
-      return;
-    }
+  if (Node* old = find(key)) {
+    *old = std::move(value);
+  } else {
+    entries_.emplace_back(key, std::move(value));
   }
-  entries_.emplace_back(key, std::move(value));
 }
 
 bool Node::erase(std::string_view key) {
@@ -103,11 +105,7 @@ Result<void> Node::set_path(std::string_view dotted, Node value) {
       at->set(key, map(value.place()));
     }
     at->kind_ = Kind::kMap;
-    at = &std::find_if(
-              at->entries_.begin(),
-              at->entries_.end(),
-              [&](const auto& entry) { return entry.first == key; })
-              ->second;
+    at = at->find(key);
     start = dot + 1;
   }
 }
@@ -120,10 +118,14 @@ Node merge(Node base, const Node& over) {
     return over;
   }
   for (const auto& [key, value] : over.entries()) {
-    const Node* old = base.find(key);
+    Node* old = base.find(key);
     const bool both = old != nullptr && old->kind() == Node::Kind::kMap &&
                       value.kind() == Node::Kind::kMap;
-    base.set(key, both ? merge(*old, value) : value);
+    if (both) {
+      *old = merge(std::move(*old), value);
+    } else {
+      base.set(key, value);
+    }
   }
   return base;
 }

@@ -44,6 +44,7 @@ class Node {
     return entries_;
   }
   const Node* find(std::string_view key) const;  // direct child or null
+  Node* find(std::string_view key);
   void append(Node item);
   void set(const std::string& key, Node value);  // replaces
   bool erase(std::string_view key);
@@ -65,7 +66,7 @@ class Node {
 // are errors with file:line. A key with dots is split (`optim.lr: 1` nests)
 // unless it is quoted. `<<: *base` merges. Empty text gives a null node.
 Result<Node> parse_yaml(std::string_view text, const std::string& source);
-// Not found, unreadable and larger than 4 MiB are errors that name the path.
+// Not found, unreadable and larger than 1 MiB are errors that name the path.
 Result<Node> load_yaml(const std::string& path);
 
 // "optim.lr=1e-3". A value that starts with [ { " or ' is YAML; `null` and `~`

@@ -124,15 +124,15 @@ TEST(ParseYaml, DeepNestingIsRefused) {
       error_of("a: " + std::string(65, '[') + std::string(65, ']')),
       HasSubstr("nested deeper than 64 levels"));
   // Deep enough to exhaust a recursive parser's stack.
-  EXPECT_THAT(error_of(std::string(100'000, '[')), StartsWith("job.yaml:"));
-  EXPECT_THAT(error_of(std::string(100'000, '{')), StartsWith("job.yaml:"));
+  EXPECT_THAT(error_of(std::string(20'000, '[')), StartsWith("job.yaml:"));
+  EXPECT_THAT(error_of(std::string(20'000, '{')), StartsWith("job.yaml:"));
   std::string dashes;
-  for (int i = 0; i < 50'000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     dashes += "- ";
   }
   EXPECT_THAT(error_of(dashes), StartsWith("job.yaml:"));
   std::string dotted = "a";
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 70; ++i) {
     dotted += ".a";
   }
   EXPECT_THAT(error_of(dotted + ": 1"), HasSubstr("nested deeper"));
@@ -147,7 +147,7 @@ TEST(ParseYaml, AliasesThatExplodeAreRefused) {
     }
     text += "]\n";
   }
-  EXPECT_THAT(error_of(text), HasSubstr("more than 100000 values"));
+  EXPECT_THAT(error_of(text), HasSubstr("more than 20000 values"));
 }
 
 TEST(ParseYaml, CyclicAliasIsRefused) {
@@ -171,9 +171,20 @@ TEST(ParseYaml, AliasesAndMergeKeysWork) {
   EXPECT_THAT(error_of("a:\n  <<: 3\n"), HasSubstr("'<<' takes a map"));
 }
 
+// Found by the fuzzer: such a key was read as `? key`, and printed as one that
+// YAML's own limit for plain keys refuses.
+TEST(ParseYaml, LongKeysAreRefused) {
+  const std::string longest(200, 'k');
+  EXPECT_TRUE(parse_yaml(to_yaml(parsed(longest + ": 1")), "x"));
+  EXPECT_NE(
+      error_of("? " + longest + "k\n: 1").find("job.yaml:1: a key is over 200"),
+      std::string::npos);
+  EXPECT_FALSE(parse_override(longest + "k=1"));
+}
+
 TEST(ParseYaml, HugeTextIsRefused) {
   EXPECT_THAT(
-      error_of(std::string((4 << 20) + 1, 'a')), HasSubstr("larger than"));
+      error_of(std::string((1 << 20) + 1, 'a')), HasSubstr("larger than"));
 }
 
 // Whatever the bytes are, the answer is a tree or an error, never a crash, and
@@ -187,7 +198,7 @@ TEST(ParseYaml, RandomTextNeverCrashes) {
       "%",    "@",    "null", "\\",     "\r",  "\\x00",      "\xc3\xa9",
       "\x01", "\xff", "=",    "\n    ", "!<",  "%YAML 1.2\n"};
   std::mt19937 random(20261115);
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < 5'000; ++round) {
     std::string text;
     const size_t length = random() % 24;
     for (size_t i = 0; i < length; ++i) {
@@ -203,6 +214,41 @@ TEST(ParseYaml, RandomTextNeverCrashes) {
     ASSERT_TRUE(second) << text << "\n--\n"
                         << printed << second.error().to_string();
     ASSERT_EQ(to_yaml(*second), printed) << text;
+  }
+}
+
+// Time must not grow with the square of what a hostile file repeats.
+TEST(ParseYaml, LargeFilesAreReadOrRefusedQuickly) {
+  std::string dotted;
+  std::string flat;
+  for (int i = 0; i < 2'000; ++i) {
+    dotted += fmt::format("a.b.k{}: {}\n", i, i);
+    flat += fmt::format("k{}: {}\n", i, i);
+  }
+  EXPECT_EQ(at(parsed(dotted), "a.b.k1999").text(), "1999");
+  EXPECT_EQ(at(parsed(flat), "k1999").text(), "1999");
+  EXPECT_THAT(
+      error_of(flat + std::string(100'000, '\n')), StartsWith("no error"));
+  for (const std::string piece :
+       {"? ",
+        "- ",
+        "{",
+        "[",
+        "a: ",
+        "&a ",
+        "!a ",
+        "'",
+        "\"",
+        "|\n",
+        "#",
+        "*a ",
+        ",",
+        "\n "}) {
+    std::string many;
+    while (many.size() < 20'000) {
+      many += piece;
+    }
+    EXPECT_FALSE(error_of(many).empty());
   }
 }
 

@@ -17,9 +17,11 @@
 namespace lockstep::config {
 namespace {
 
-constexpr size_t kMaxBytes = 4 << 20;
+constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxDepth = 64;
-constexpr size_t kMaxNodes = 100'000;
+constexpr size_t kMaxNodes = 20'000;
+// YAML takes a key of 1024 characters; escaped, ours must still fit.
+constexpr size_t kMaxKey = 200;
 
 Error bad_at(const Place& place, const std::string& what) {
   return Error(
@@ -272,6 +274,9 @@ class TreeBuilder : public YAML::EventHandler {
     if (key.empty()) {
       throw Refused{place, "a key is empty"};
     }
+    if (key.size() > kMaxKey) {
+      throw Refused{place, fmt::format("a key is over {} bytes", kMaxKey)};
+    }
     // Errors about a map or an empty value should name the key's line, which
     // yaml-cpp does not always give to what follows it.
     if (value.kind() == Node::Kind::kNull) {
@@ -311,7 +316,7 @@ class TreeBuilder : public YAML::EventHandler {
       const std::string& shown,
       Node value,
       const Place& place) {
-    const Node* old = map.find(key);
+    Node* old = map.find(key);
     if (old == nullptr) {
       map.set(key, std::move(value));
       return;
@@ -324,11 +329,9 @@ class TreeBuilder : public YAML::EventHandler {
               shown,
               old->place().to_string())};
     }
-    Node joined = *old;
     for (const auto& [inner, node] : value.entries()) {
-      put(joined, inner, shown + "." + inner, node, node.place());
+      put(*old, inner, shown + "." + inner, node, node.place());
     }
-    map.set(key, std::move(joined));
   }
 
   static void take_merge(Frame& top, const Node& value) {
@@ -439,6 +442,9 @@ Result<Node> parse_override(std::string_view argument) {
   }
   if (key.empty()) {
     return bad_at(place, "there is no key before '='");
+  }
+  if (key.size() > kMaxKey) {
+    return bad_at(place, fmt::format("the key is over {} bytes", kMaxKey));
   }
   LOCKSTEP_TRY(check_text(value, place.source));
   Node tree = Node::map(place);
