@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "lockstep/collective/mesh.h"
 #include "lockstep/collective/operation.h"
@@ -38,6 +39,24 @@ void keep_alive(os::Connection& connection) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+// Large buffers from the start: the kernel's own tuning takes many round trips
+// to get there. A fixed size that the system caps would be worse than none.
+void widen(os::Connection& connection) {
+  constexpr int kBytes = 4 << 20;
+  const int socket = connection.descriptor();
+  const auto set = [&](int forced, int plain, const char* limit) {
+    if (setsockopt(socket, SOL_SOCKET, forced, &kBytes, sizeof kBytes) == 0) {
+      return;
+    }
+    int most = 0;
+    if (std::ifstream(limit) >> most && most >= kBytes) {
+      setsockopt(socket, SOL_SOCKET, plain, &kBytes, sizeof kBytes);
+    }
+  };
+  set(SO_SNDBUFFORCE, SO_SNDBUF, "/proc/sys/net/core/wmem_max");
+  set(SO_RCVBUFFORCE, SO_RCVBUF, "/proc/sys/net/core/rmem_max");
 }
 
 std::string random_name() {
@@ -254,6 +273,7 @@ void HostGroup::connect_hosts(
     const auto host =
         static_cast<size_t>(layout_.host_of[static_cast<size_t>(rank)]);
     keep_alive(*channels[0]);
+    widen(*channels[1]);
     watcher_->add(rank, std::move(channels[0]));
     ring.peers[host] = std::move(channels[1]);
   }

@@ -20,6 +20,8 @@ namespace lockstep::collective {
 namespace {
 
 constexpr int kMaxRanks = 256;
+// Processors fetch pairs of lines: neighbours would be pulled along.
+constexpr size_t kApart = 128;
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr uint64_t kMaxChunks = 1 << 12;
 // An operation of fewer bytes is done by its last arrival when others sleep:
@@ -50,16 +52,18 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 
 // The control file: this, then arrivals and slices, [rank][number % kRing].
 struct SharedGroup::Control {
-  alignas(64) std::atomic<uint32_t> failed;  // 1: being written, 2: readable
+  alignas(
+      kApart) std::atomic<uint32_t> failed;  // 1: being written, 2: readable
   uint32_t reason_size;
   int32_t num_ranks;
   int32_t ranks[kMaxFailedRanks];
   char reason[kMaxReason];
-  alignas(64) std::atomic<uint32_t> event;  // the word that sleepers wait on
+  alignas(
+      kApart) std::atomic<uint32_t> event;  // the word that sleepers wait on
   std::atomic<uint32_t> sleepers;
 };
 
-struct alignas(64) SharedGroup::Arrival {
+struct alignas(kApart) SharedGroup::Arrival {
   std::atomic<uint64_t> number;
   uint64_t ticks;
   uint64_t signature;
@@ -70,8 +74,8 @@ struct alignas(64) SharedGroup::Arrival {
 // Both words: operation number, then how many chunks. Apart, because others
 // watch the second while the owner takes the first.
 struct SharedGroup::Slice {
-  alignas(64) std::atomic<uint64_t> claimed;
-  alignas(64) std::atomic<uint64_t> finished;
+  alignas(kApart) std::atomic<uint64_t> claimed;
+  alignas(kApart) std::atomic<uint64_t> finished;
 };
 
 size_t SharedGroup::control_bytes(int size) {
