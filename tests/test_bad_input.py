@@ -124,9 +124,13 @@ def test_a_global_batch_that_does_not_divide(tmp_path):
 
 def test_missing_data_names_the_command_that_fetches_it(tmp_path):
     env = clean_environment(LOCKSTEP_DATA=tmp_path / "cache")
+    empty = tmp_path / "empty"
+    empty.mkdir()
     for name in ("cifar10", "mnist", "fashion_mnist"):
-        done = train(*VIT, f"data={name}", f"out={tmp_path / 'run'}", env=env)
-        refused(done, f"lockstep data get {name}")
+        words = [*VIT, f"data={name}", f"out={tmp_path / 'run'}"]
+        if name != "fashion_mnist":  # which a Debian package may have brought
+            refused(train(*words, env=env), f"lockstep data get {name}")
+        refused(train(*words, f"data.root={empty}", env=env), str(empty))
     missing = tmp_path / "nowhere"
     refused(
         train(*VIT, "data=folder", f"data.root={missing}", cwd=tmp_path), str(missing)
@@ -162,7 +166,7 @@ def damage_cut(path):
 
 def damage_bytes(path):
     data = bytearray(path.read_bytes())
-    for i in range(len(data) // 2, len(data) // 2 + 40):
+    for i in range(len(data) // 2, min(len(data), len(data) // 2 + 40)):
         data[i] ^= 0x5A
     path.write_bytes(data)
 
