@@ -73,6 +73,12 @@ def run_case(table, case, arguments):
             unit="samples/s",
         )
     table.add(
+        f"{name}-cpu",
+        measure.median(mine, "samples_per_cpu_second"),
+        measure.median(theirs, "samples_per_cpu_second"),
+        unit="samples a CPU second",
+    )
+    table.add(
         f"{name}-memory",
         measure.median(mine, "peak_bytes") / 2**20,
         measure.median(theirs, "peak_bytes") / 2**20,

@@ -4,8 +4,10 @@ Both run two ranks with one thread each, unpinned, started by their own
 launcher. Throughput is samples of all ranks over the wall clock from the end
 of the last warm-up step to the end of the last step, read from the time
 stamps that rank 0 itself wrote. Start-up is from the command to the start of
-step 1. Peak memory is the largest VmHWM of a rank, read by one watcher from
-outside while the ranks live.
+step 1. Peak memory is the largest VmHWM of a rank, and CPU time the sum over
+the ranks, both read by one watcher from outside while the ranks live. Samples
+a CPU second do not suffer from other work on the machine; they are shown
+beside the throughput, which is what is required.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import socket
 import statistics
 import subprocess
@@ -40,40 +43,60 @@ def parse_arguments(description, argv=None):
         "--data", default="fashion_mnist", choices=["fashion_mnist", "synthetic"]
     )
     arguments = parser.parse_args(argv)
+    stop_cleanly()
     if arguments.rounds is None:
         arguments.rounds = 1 if arguments.quick else 3
     return arguments
 
 
-class MemoryWatcher(threading.Thread):
-    """Largest VmHWM of the processes below `parent` whose command line has
-    `word` in it."""
+def stop_cleanly():
+    """A stop signal ends what runs below, too."""
+
+    def leave(number, frame):
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+class RankWatcher(threading.Thread):
+    """Largest VmHWM and CPU seconds over time of the ranks: the processes below
+    `parent` that run the program `word`."""
 
     PERIOD = 0.2
+    TICK = os.sysconf("SC_CLK_TCK")
 
     def __init__(self, parent, word):
         super().__init__(daemon=True)
         self.parent = parent
         self.word = word.encode()
         self.peak = 0
+        self.cpu = {}  # pid: [(time, CPU seconds so far)]
         self.ended = threading.Event()
 
     def run(self):
         while not self.ended.wait(self.PERIOD):
             for pid in descendants(self.parent):
-                self.peak = max(self.peak, self.read(pid))
+                try:
+                    self.read(pathlib.Path("/proc") / pid)
+                except OSError:
+                    pass  # it ended meanwhile
 
-    def read(self, pid):
-        try:
-            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-            if not self.is_rank(command):
-                return 0
-            for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-        except OSError:
-            pass  # it ended meanwhile
-        return 0
+    def read(self, process):
+        if not self.is_rank((process / "cmdline").read_bytes()):
+            return
+        for line in (process / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                self.peak = max(self.peak, int(line.split()[1]) * 1024)
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / self.TICK
+        self.cpu.setdefault(process.name, []).append((time.time(), seconds))
+
+    def cpu_seconds(self, begin, end):
+        """Of all ranks between two moments, interpolated."""
+        return sum(
+            interpolate(curve, end) - interpolate(curve, begin)
+            for curve in self.cpu.values()
+        )
 
     def is_rank(self, command):
         """The launchers' own command lines name the program too: theirs have
@@ -84,7 +107,18 @@ class MemoryWatcher(threading.Thread):
     def stop(self):
         self.ended.set()
         self.join()
-        return self.peak
+
+
+def interpolate(curve, moment):
+    """The value of [(time, value)] at a moment; the ends go on flat."""
+    before = curve[0]
+    for point in curve:
+        if point[0] >= moment:
+            span = point[0] - before[0]
+            part = (moment - before[0]) / span if span > 0 else 0
+            return before[1] + max(0, part) * (point[1] - before[1])
+        before = point
+    return before[1]
 
 
 def descendants(pid):
@@ -105,7 +139,7 @@ def descendants(pid):
 
 
 def run(command, word):
-    """Runs to the end; the time of the command and the ranks' peak memory."""
+    """Runs to the end; the time of the command and what was watched."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     started = time.time()
     process = subprocess.Popen(
@@ -116,7 +150,7 @@ def run(command, word):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    watcher = MemoryWatcher(process.pid, word)
+    watcher = RankWatcher(process.pid, word)
     watcher.start()
     try:
         output, _ = process.communicate(timeout=LIMIT)
@@ -125,13 +159,16 @@ def run(command, word):
         output, _ = process.communicate()
         raise BenchError(f"{word}: no end after {LIMIT} s\n{tail(output)}")
     finally:
-        peak = watcher.stop()
+        if process.poll() is None:  # we were stopped ourselves
+            process.terminate()
+            process.wait()
+        watcher.stop()
     if process.returncode != 0:
         raise BenchError(
             f"{word}: exit code {process.returncode}\n"
             f"{' '.join(map(str, command))}\n{tail(output)}"
         )
-    return started, peak
+    return started, watcher
 
 
 def tail(text, count=25):
@@ -149,15 +186,25 @@ def run_peer(script, arguments, warmup, ranks=2):
         command += ["--nproc-per-node", ranks, "--master-port", port]
         command += [ROOT / "bench" / script, *arguments]
         command += ["--warmup", warmup, "--out", result_file]
-        started, peak = run(command, script)
+        started, watcher = run(command, script)
         result = json.loads(result_file.read_text())
+    ends = result.pop("step_ends")
     return {
         "samples_per_second": result["samples_per_second"],
+        "samples_per_cpu_second": per_cpu_second(
+            watcher, ends, warmup, result["samples_per_second"]
+        ),
         "startup": result["first_step"] - started,
-        "peak_bytes": max(peak, result["peak_bytes"]),
-        "step_seconds": typical_step(result["step_ends"], warmup),
-        "detail": {k: v for k, v in result.items() if k != "step_ends"},
+        "peak_bytes": max(watcher.peak, result["peak_bytes"]),
+        "step_seconds": typical_step(ends, warmup),
+        "detail": result,
     }
+
+
+def per_cpu_second(watcher, ends, warmup, samples_per_second):
+    begin, end = ends[warmup - 1], ends[-1]
+    cpu = watcher.cpu_seconds(begin, end)
+    return samples_per_second * (end - begin) / cpu if cpu > 0 else 0.0
 
 
 def run_ours(arguments, warmup, ranks=2):
@@ -167,14 +214,14 @@ def run_ours(arguments, warmup, ranks=2):
         command = [BUILD / "bin" / "lockstep", "run", "--procs", ranks]
         command += ["--runs-dir", folder, "--output", "quiet", "--"]
         command += [trainer, *arguments]
-        started, peak = run(command, "lockstep-train")
+        started, watcher = run(command, "lockstep-train")
         runs = [p for p in pathlib.Path(folder).iterdir() if p.is_dir()]
         if len(runs) != 1:
             raise BenchError(f"lockstep run left {len(runs)} run directories, not 1")
-        return read_run(runs[0], started, peak, warmup)
+        return read_run(runs[0], started, watcher, warmup)
 
 
-def read_run(run_directory, started, peak, warmup):
+def read_run(run_directory, started, watcher, warmup):
     steps = []
     facts = {}
     with open(run_directory / "events.jsonl") as lines:
@@ -194,13 +241,12 @@ def read_run(run_directory, started, peak, warmup):
     ends = [event["time"] for event in steps]
     batch = steps[0]["samples"]
     world = 1 + max(int(row["rank"]) for row in timing_rows(run_directory))
+    speed = batch * world * (len(steps) - warmup) / (ends[-1] - ends[warmup - 1])
     return {
-        "samples_per_second": batch
-        * world
-        * (len(steps) - warmup)
-        / (ends[-1] - ends[warmup - 1]),
+        "samples_per_second": speed,
+        "samples_per_cpu_second": per_cpu_second(watcher, ends, warmup, speed),
         "startup": ends[0] - steps[0]["total"] - started,
-        "peak_bytes": peak,
+        "peak_bytes": watcher.peak,
         "step_seconds": typical_step(ends, warmup),
         "shares": time_shares(run_directory, warmup),
         "detail": facts,
@@ -234,14 +280,18 @@ def interleave(sides, rounds):
     results = {name: [] for name in sides}
     for number in range(rounds):
         for name, function in sides.items():
+            load = os.getloadavg()[0]
             result = function()
+            result["load_before"] = load
             results[name].append(result)
             print(
                 f"# round {number + 1} {name}: "
                 f"{result['samples_per_second']:.1f} samples/s, "
+                f"{result['samples_per_cpu_second']:.1f} a CPU second, "
                 f"step {result['step_seconds'] * 1e3:.0f} ms, "
                 f"start-up {result['startup']:.2f} s, "
-                f"peak {result['peak_bytes'] / 2**20:.0f} MiB",
+                f"peak {result['peak_bytes'] / 2**20:.0f} MiB, "
+                f"load before {load:.1f}",
                 flush=True,
             )
     return results

@@ -11,6 +11,7 @@ lines; exit code 1 when a requirement is missed or a benchmark did not run.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -47,12 +48,17 @@ def run_script(name, options):
     lines = []
     begun = time.time()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    for text in process.stdout:
-        print(text, end="", flush=True)
-        line = parse_line(text)
-        if line:
-            lines.append(line)
-    code = process.wait()
+    try:
+        for text in process.stdout:
+            print(text, end="", flush=True)
+            line = parse_line(text)
+            if line:
+                lines.append(line)
+        code = process.wait()
+    finally:
+        if process.poll() is None:  # we were stopped ourselves
+            process.terminate()
+            process.wait()
     keep_lines(name, lines, begun)
     return lines, code
 
@@ -77,6 +83,7 @@ def main(argv):
             file=sys.stderr,
         )
         return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     everything = []
     failed = []
     for name in names:

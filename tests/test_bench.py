@@ -31,9 +31,19 @@ def write_run(folder, ends, totals, data=0.01):
     (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
 
 
+def watched(curve=((100.0, 0.0), (200.0, 0.0))):
+    watcher = measure.RankWatcher(1, "program")
+    watcher.peak = 7
+    watcher.cpu = {"10": list(curve)}
+    return watcher
+
+
 def test_throughput_leaves_out_the_warm_up(tmp_path):
     write_run(tmp_path, ends=[110, 111, 111.5, 112], totals=[9, 1, 0.5, 0.5])
-    result = measure.read_run(tmp_path, started=100, peak=7, warmup=2)
+    curve = [(100.0, 0.0), (110.5, 5.0), (111.5, 7.0), (113.0, 8.5)]
+    result = measure.read_run(tmp_path, 100, watched(curve), warmup=2)
+    # 1 s of wall clock, from 6.0 to 7.5 CPU seconds.
+    assert result["samples_per_cpu_second"] == pytest.approx(2 * 16 * 2 / 1.5)
     assert result["samples_per_second"] == pytest.approx(2 * 16 * 2 / 1.0)
     assert result["startup"] == pytest.approx(110 - 9 - 100)
     assert result["step_seconds"] == pytest.approx(0.5)
@@ -48,13 +58,13 @@ def test_missing_iterations_are_an_error(tmp_path):
     kept = [line for line in lines if '"step": 2' not in line]
     (tmp_path / "events.jsonl").write_text("\n".join(kept) + "\n")
     with pytest.raises(measure.BenchError, match="lacks iterations"):
-        measure.read_run(tmp_path, started=0, peak=0, warmup=1)
+        measure.read_run(tmp_path, 0, watched(), warmup=1)
 
 
 def test_too_few_steps_are_an_error(tmp_path):
     write_run(tmp_path, ends=[1, 2], totals=[1, 1])
     with pytest.raises(measure.BenchError, match="too few"):
-        measure.read_run(tmp_path, started=0, peak=0, warmup=2)
+        measure.read_run(tmp_path, 0, watched(), warmup=2)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +102,7 @@ def test_other_output_is_no_line():
 
 
 def test_memory_is_of_the_ranks_not_of_the_launcher():
-    watcher = measure.MemoryWatcher(1, "peer_dcgan.py")
+    watcher = measure.RankWatcher(1, "peer_dcgan.py")
     rank = b"python3\0-u\0bench/peer_dcgan.py\0--steps\0"
     launcher = b"python3\0-m\0torch.distributed.run\0bench/peer_dcgan.py\0"
     assert watcher.is_rank(rank)
