@@ -100,12 +100,13 @@ class DcganRecipe : public train::Recipe {
 
   std::vector<train::Picture> draw() override {
     torch::NoGradGuard no_grad;
-    const auto fake = generate(kShown, 0);
-    std::vector<train::Picture> pictures = {{"fake", train::grid(fake)}};
+    std::vector<train::Picture> pictures;
     if (last_real_.defined()) {
       const int64_t count = std::min(kShown, last_real_.size(0));
       pictures.push_back({"real", train::grid(last_real_.slice(0, 0, count))});
     }
+    // Last, so that the newest file is the one people want to see.
+    pictures.push_back({"fake", train::grid(generate(kShown, 0))});
     return pictures;
   }
 
