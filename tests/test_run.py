@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -132,6 +133,40 @@ def test_signal_is_named(control):
     result = control.call("run", "--procs", 2, "--", "bash", "-c", "kill -SEGV $$")
     assert result.returncode == 1
     assert "signal 11 (Segmentation fault)" in result.stderr
+
+
+CGROUP = pathlib.Path("/sys/fs/cgroup/memory")
+
+
+@pytest.mark.skipif(
+    not (CGROUP / "memory.limit_in_bytes").exists() or not os.access(CGROUP, os.W_OK),
+    reason="needs a writable cgroup v1 of memory",
+)
+def test_out_of_memory_is_told_apart(control):
+    group = CGROUP / control.marker
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text("200M")
+        script = (
+            "import os, time\n"
+            "blocks = []\n"
+            "while os.environ['RANK'] == '1':\n"
+            "    blocks.append(b'x' * (8 << 20))\n"
+            "time.sleep(1000)\n"
+        )
+        control.script("eat.py", script)
+        process = control.start(
+            "run", "--procs", 2, "--", sys.executable, "eat.py",
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert re.search(r"rank 1 failed on \S+ \(pid \d+\): out of memory, signal 9", err), err
+        exits = [e for e in control.run().events() if e["kind"] == "exit" and e["rank"] == 1]
+        assert exits[0]["reason"] == "out of memory"
+    finally:
+        wait_for(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
 
 
 def test_setup_runs_once_before_the_ranks(control):

@@ -331,24 +331,24 @@ Result<void> check_supported(const Job& job) {
     }
   };
   const ResourcesConfig& resources = job.resources;
-  const char* kHosts = "running on other hosts";
-  const char* kCloud = "renting machines";
-  refuse(!resources.hosts.empty(), "resources.hosts", kHosts);
-  refuse(!resources.hostfile.empty(), "resources.hostfile", kHosts);
-  refuse(!resources.cluster.empty(), "resources.cluster", kHosts);
+  const char* hosts = "running on other hosts";
+  const char* cloud = "renting machines";
+  refuse(!resources.hosts.empty(), "resources.hosts", hosts);
+  refuse(!resources.hostfile.empty(), "resources.hostfile", hosts);
+  refuse(!resources.cluster.empty(), "resources.cluster", hosts);
   refuse(
       !resources.launcher.empty() && resources.launcher != "local",
       "resources.launcher",
       "any launcher but 'local'");
-  refuse(!resources.cloud.empty(), "resources.cloud", kCloud);
-  refuse(!resources.region.empty(), "resources.region", kCloud);
-  refuse(!resources.instance_type.empty(), "resources.instance_type", kCloud);
-  refuse(!resources.candidates.empty(), "resources.candidates", kCloud);
-  refuse(!resources.cpus.empty(), "resources.cpus", kCloud);
-  refuse(!resources.memory.empty(), "resources.memory", kCloud);
-  refuse(!resources.accelerators.empty(), "resources.accelerators", kCloud);
-  refuse(!resources.use_spot.empty(), "resources.use_spot", kCloud);
-  refuse(!resources.image_id.empty(), "resources.image_id", kCloud);
+  refuse(!resources.cloud.empty(), "resources.cloud", cloud);
+  refuse(!resources.region.empty(), "resources.region", cloud);
+  refuse(!resources.instance_type.empty(), "resources.instance_type", cloud);
+  refuse(!resources.candidates.empty(), "resources.candidates", cloud);
+  refuse(!resources.cpus.empty(), "resources.cpus", cloud);
+  refuse(!resources.memory.empty(), "resources.memory", cloud);
+  refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
+  refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
+  refuse(!resources.image_id.empty(), "resources.image_id", cloud);
   refuse(job.num_nodes > 1, "num_nodes", "more than one node");
   refuse(given(job.container), "container", "running in a container");
   refuse(!job.file_mounts.empty(), "file_mounts", "mounting files");

@@ -1,0 +1,235 @@
+#include "lockstep/commands/run_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "lockstep/os/process.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Job;
+
+template <class T>
+Result<std::optional<T>> parsed(
+    const std::string& text,
+    const char* option,
+    Result<T> (*parse)(std::string_view)) {
+  if (text.empty()) {
+    return std::optional<T>();
+  }
+  LOCKSTEP_ASSIGN(T value, parse(text).with_context(option));
+  return std::optional<T>(value);
+}
+
+Result<void> refuse_absent(const RunOptions& options) {
+  const auto refuse = [](const char* option, const char* what) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{}: {} is not part of this version", option, what));
+  };
+  if (!options.hosts.empty()) {
+    return refuse("--hosts", "running on other hosts");
+  }
+  if (!options.hostfile.empty()) {
+    return refuse("--hostfile", "running on other hosts");
+  }
+  if (!options.cluster.empty()) {
+    return refuse("--cluster", "running on other hosts");
+  }
+  if (options.nodes.value_or(1) > 1) {
+    return refuse("--nodes", "more than one node");
+  }
+  if (!options.launcher.empty() && options.launcher != "local") {
+    return refuse("--launcher", "any launcher but 'local'");
+  }
+  if (!options.container.empty()) {
+    return refuse("--container", "running in a container");
+  }
+  if (options.detach) {
+    return refuse("--detach", "leaving a run behind");
+  }
+  if (!options.keep.empty()) {
+    return refuse("--keep", "keeping machines");
+  }
+  return {};
+}
+
+Result<Job> load(const RunOptions& options, const Context& context) {
+  const auto environment = os::environment();
+  if (context.has_program) {
+    return launch::program_job(context.program, options.words, environment);
+  }
+  if (options.words.empty()) {
+    return Error(ErrorCode::kInvalidInput, "nothing to run")
+        .with_fix(
+            "'lockstep run JOB.yaml' or 'lockstep run --procs 2 -- PROGRAM'");
+  }
+  const std::string& file = options.words.front();
+  std::error_code ignored;
+  if (!fs::exists(file, ignored) && !file.ends_with(".yaml") &&
+      !file.ends_with(".yml")) {
+    return Error(ErrorCode::kNotFound, fmt::format("no job file '{}'", file))
+        .with_fix(
+            fmt::format(
+                "to run a program: lockstep run -- {}",
+                fmt::join(options.words, " ")));
+  }
+  return launch::load_job(
+      file, {options.words.begin() + 1, options.words.end()}, environment);
+}
+
+Result<void> apply_options(Job& job, const RunOptions& options) {
+  if (options.procs) {
+    job.procs_per_node = *options.procs;
+  }
+  if (!options.name.empty()) {
+    job.name = options.name;
+  }
+  if (!options.setup.empty()) {
+    job.setup = options.setup;
+  }
+  if (!options.workdir.empty()) {
+    job.workdir = fs::absolute(options.workdir).lexically_normal().string();
+  }
+  for (const std::string& pair : options.envs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format("--env {}: write NAME=VALUE", pair));
+    }
+    const std::string name = pair.substr(0, equals);
+    if (launch::is_reserved_name(name)) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--env {}: lockstep sets this itself for each rank", name));
+    }
+    job.envs[name] = pair.substr(equals + 1);
+  }
+  LOCKSTEP_ASSIGN(
+      const auto grace, parsed(options.grace, "--grace", parse_duration));
+  job.grace = grace.value_or(job.grace);
+  LOCKSTEP_ASSIGN(
+      const auto budget, parsed(options.budget, "--budget", parse_money));
+  job.budget = budget ? budget : job.budget;
+  LOCKSTEP_ASSIGN(
+      const auto longest,
+      parsed(options.max_duration, "--max-duration", parse_duration));
+  job.max_duration = longest ? longest : job.max_duration;
+  std::error_code ignored;
+  if (!fs::is_directory(job.workdir, ignored)) {
+    return Error(
+        ErrorCode::kNotFound,
+        fmt::format("workdir: {} is not a folder", job.workdir));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ResolvedJob> resolve_job(
+    const RunOptions& options,
+    const Context& context,
+    const Settings& settings) {
+  LOCKSTEP_TRY(refuse_absent(options));
+  ResolvedJob priced;
+  LOCKSTEP_ASSIGN(priced.job, load(options, context));
+  Job& job = priced.job;
+  LOCKSTEP_TRY(apply_options(job, options));
+  LOCKSTEP_TRY(launch::check_supported(job));
+  LOCKSTEP_ASSIGN(priced.price, parsed(options.price, "--price", parse_money));
+  if (priced.price) {
+    priced.source = "--price";
+  } else if (job.resources.price) {
+    priced.price = job.resources.price;
+    priced.source = "job file";
+  } else if (settings.price) {
+    priced.price = settings.price;
+    priced.source = "user file";
+  }
+  if (job.budget && !priced.price) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               "a budget needs the price of this machine")
+        .with_fix("give --price 0.40 (dollars an hour) or resources.price");
+  }
+  LOCKSTEP_ASSIGN(
+      priced.timeout, parsed(options.timeout, "--timeout", parse_duration));
+  if (priced.price && *priced.price < Money()) {
+    return Error(ErrorCode::kInvalidInput, "--price must be at least 0");
+  }
+  return priced;
+}
+
+void add_run_options(CLI::App& verb, RunOptions& options, Context& context) {
+  RunOptions& o = options;
+  verb.add_option("job", o.words, "job file, then key=value to change it")
+      ->type_name("JOB.yaml key=value");
+  verb.add_option(
+          "--procs,--nproc-per-node,--nproc_per_node",
+          o.procs,
+          "ranks a node; default: its GPUs, else 1")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb.add_option("--env", o.envs, "variable for the ranks")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  verb.add_option("--workdir", o.workdir, "folder the ranks start in")
+      ->type_name("DIR");
+  verb.add_option("--setup", o.setup, "shell command before the ranks start")
+      ->type_name("CMD");
+  verb.add_option("--timeout", o.timeout, "end it after this; exit code 124")
+      ->type_name("D");
+  verb.add_option("--retries", o.retries, "restarts after a failure")
+      ->check(CLI::Range(0, 1000000))
+      ->type_name("N");
+  verb.add_option("--budget", o.budget, "most dollars; exit code 4")
+      ->type_name("USD");
+  verb.add_option("--max-duration", o.max_duration, "longest run; exit code 4")
+      ->type_name("D");
+  verb.add_option("--grace", o.grace, "from the stop signal to SIGKILL")
+      ->type_name("D");
+  verb.add_option("--price", o.price, "dollars an hour and node")
+      ->type_name("USD");
+  verb.add_option("--name", o.name, "of the run")->type_name("NAME");
+  verb.add_option("--ranks", o.ranks, "whose output is shown: 0 or all")
+      ->check(CLI::IsMember({"0", "all"}))
+      ->type_name("R");
+  add_runs_dir(verb, context);
+  verb.add_flag("--dry-run", o.dry_run, "show job, ranks and cost, and stop");
+  verb.add_flag("-y,--yes", o.yes, "do not ask");
+  // What needs other machines is refused by name, not as an unknown word.
+  const std::string other = "Other machines (not part of this version)";
+  verb.add_option("--hosts", o.hosts, "hosts, the head first")
+      ->delimiter(',')
+      ->type_name("a,b")
+      ->group(other);
+  verb.add_option("--hostfile", o.hostfile, "'host slots=N' lines")
+      ->type_name("F")
+      ->group(other);
+  verb.add_option("--cluster", o.cluster, "running cluster")
+      ->type_name("C")
+      ->group(other);
+  verb.add_option("--nodes,--nnodes", o.nodes, "nodes")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->group(other);
+  verb.add_option("--launcher", o.launcher, "how ranks are started")
+      ->check(CLI::IsMember({"local", "ssh", "mpi", "slurm"}))
+      ->type_name("L")
+      ->group(other);
+  verb.add_option("--container", o.container, "image for the ranks")
+      ->type_name("I")
+      ->group(other);
+  verb.add_flag("--detach", o.detach, "leave it running")->group(other);
+  verb.add_option("--keep", o.keep, "keep machines for a while")
+      ->type_name("D")
+      ->group(other);
+}
+
+}  // namespace lockstep::commands
