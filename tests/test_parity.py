@@ -17,17 +17,22 @@ from trainer import BUILD, clean_environment
 # (channels_last, fused attention), so sums are taken in another order.
 FORWARD = 1e-5
 GRADIENT = 1e-4
-# (Leaky)ReLU has a kink: one value of 524,288 that rounds to its other side
-# moves a gradient by 1e-3, in PyTorch too when only the memory format changes.
-# So DCGAN's typical tensor must be within GRADIENT, and each within KINK.
-KINK = 5e-3
+# (Leaky)ReLU has a kink: at full size a value or two of two million round to its
+# other side, and each moves the gradients before it by up to sqrt(1 / size of
+# the layer), 4e-3 for the last. PyTorch differs from itself by as much when only
+# the memory format changes. So the small model's typical tensor must be within
+# GRADIENT, and every tensor of both sizes within KINK.
+KINK = 1e-2
+# Adam's first step is the sign of a gradient, however small; G's gradients are
+# compared behind a D that did not move.
+STILL = 1e-30
 # Of the losses over 20 steps: Adam's division makes small gradients loud.
 LOSS = 2e-3
 # bf16 has 8 bits of mantissa. Absolute, on losses of about 1.
 LOSS_BF16 = 0.1
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -58,7 +63,7 @@ def probe(folder, tensors, **options):
         cwd=folder,
         env=clean_environment(),
         check=True,
-        timeout=120,
+        timeout=600,
     )
     return load_file(folder / "out.safetensors")
 
@@ -82,6 +87,19 @@ def check_gradients(ours, theirs, typical, worst):
     assert statistics.median(errors.values()) < typical, errors
     assert max(errors.values()) < worst, errors
     return len(errors)
+
+
+def check_final(ours, state, reach):
+    """Weights and running statistics after all steps. `reach` is how far Adam
+    can move a weight: they may be apart by a tenth of it on average."""
+    assert {f"final.{n}" for n in state} == {n for n in ours if n[:6] == "final."}
+    for name, tensor in state.items():
+        mine = ours[f"final.{name}"]
+        if "running" in name or "num_batches" in name:
+            assert error(mine, tensor) < 1e-2, name
+        else:
+            apart = (mine - tensor).abs().mean().item()
+            assert apart < 0.1 * reach, f"{name}: {apart:.1e}"
 
 
 def gradients(module, prefix=""):
@@ -121,8 +139,8 @@ class DcganReference:
         return [value.item() for value in (loss_d, loss_g, *means)]
 
 
-def compare_dcgan(folder, size, channels, nz, width, batch, steps, precision="fp32"):
-    reference = DcganReference(size, channels, nz, width, lr=2e-4)
+def compare_dcgan(folder, size, channels, nz, width, batch, steps, lr=2e-4):
+    reference = DcganReference(size, channels, nz, width, lr)
     real = torch.rand(steps, batch, channels, size, size) * 2 - 1
     noise = torch.randn(steps, batch, nz, 1, 1)
     ours = probe(
@@ -132,14 +150,13 @@ def compare_dcgan(folder, size, channels, nz, width, batch, steps, precision="fp
         | {"real": real, "noise": noise},
         recipe="dcgan",
         optim="adam",
-        lr=2e-4,
+        lr=lr,
         beta1=0.5,
         image_size=size,
         channels=channels,
         nz=nz,
         ngf=width,
         ndf=width,
-        precision=precision,
     )
     # Without the sigmoid, which our D leaves to the loss; statistics restored.
     state = {n: t.clone() for n, t in reference.d.state_dict().items()}
@@ -149,40 +166,36 @@ def compare_dcgan(folder, size, channels, nz, width, batch, steps, precision="fp
         logits = reference.d.main[:-1](real[0]).flatten()
     reference.d.load_state_dict(state)
     reference.g.load_state_dict(state_g)
-    if precision == "fp32":
-        assert error(ours["forward.generator"], images) < FORWARD
-        assert error(ours["forward.discriminator"], logits) < FORWARD
-    metrics = []
-    for step in range(steps):
-        metrics.append(reference.step(real[step], noise[step], precision))
-        if step == 0 and precision == "fp32":
-            tensors = len([name for name in ours if name.startswith("grad.")])
-            checked = check_gradients(ours, reference.gradients, GRADIENT, KINK)
-            assert checked == tensors
-    return ours, torch.tensor(metrics), reference
+    assert error(ours["forward.generator"], images) < FORWARD
+    assert error(ours["forward.discriminator"], logits) < FORWARD
+    theirs = [reference.step(real[i], noise[i], "fp32") for i in range(steps)]
+    return ours, torch.tensor(theirs), reference
 
 
 def test_dcgan_full_size(tmp_path):
-    """The published model: counts, forward, each gradient, three losses."""
-    ours, metrics, reference = compare_dcgan(tmp_path, 64, 3, 100, 64, 8, 3)
+    """The published model: counts, forward, each gradient, the losses."""
+    ours, metrics, reference = compare_dcgan(tmp_path, 64, 3, 100, 64, 8, 1, STILL)
     assert count(reference.g) == 3_576_704
     assert count(reference.d) == 2_765_568
-    parameters_g, parameters_d, reduced_g, reduced_d = ours["counts"].tolist()
-    assert (parameters_g, parameters_d) == (3_576_704, 2_765_568)
-    # Each once a step: 25.4 MB, not the 47.5 of reducing D three times.
-    assert (reduced_g, reduced_d) == (3 * 3_576_704, 3 * 2_765_568)
-    assert 4 * (reduced_g + reduced_d) / 3 == pytest.approx(25.4e6, rel=0.01)
-    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=LOSS, atol=LOSS)
+    # Each is reduced once a step: 25.4 MB, not the 47.5 of D three times.
+    assert ours["counts"].tolist() == [3_576_704, 2_765_568] * 2
+    assert 4 * sum(ours["counts"].tolist()[2:]) == pytest.approx(25.4e6, rel=0.01)
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=1e-4, atol=1e-5)
+    assert check_gradients(ours, reference.gradients, KINK, KINK) == 24
+
+
+def test_dcgan_small_gradients(tmp_path):
+    ours, _, reference = compare_dcgan(tmp_path, 32, 1, 20, 16, 8, 1, STILL)
+    assert check_gradients(ours, reference.gradients, GRADIENT, KINK) == 18
 
 
 def test_dcgan_twenty_steps(tmp_path):
     ours, metrics, reference = compare_dcgan(tmp_path, 32, 1, 20, 16, 8, 20)
     torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=LOSS, atol=LOSS)
-    # Weights after 20 updates, and the running statistics of the norms.
     state = {f"generator.{n}": t for n, t in reference.g.state_dict().items()}
     state |= {f"discriminator.{n}": t for n, t in reference.d.state_dict().items()}
-    for name, tensor in state.items():
-        assert error(ours[f"final.{name}"], tensor) < 1e-2, name
+    check_final(ours, state, 20 * 2e-4)
+    assert ours["counts"].tolist()[2:] == [20 * n for n in ours["counts"].tolist()[:2]]
 
 
 def test_dcgan_bf16_stays_near(tmp_path):
@@ -311,8 +324,7 @@ def test_vit_twenty_steps(tmp_path, clip, smoothing):
     torch.testing.assert_close(
         ours["metrics"][:, 0].float(), theirs[:, 0].float(), rtol=LOSS, atol=LOSS
     )
-    for name, tensor in model.state_dict().items():
-        assert error(ours[f"final.{name}"], tensor) < 1e-2, name
+    check_final(ours, model.state_dict(), 20 * 1e-3)
 
 
 def test_vit_bf16_stays_near(tmp_path):

@@ -22,6 +22,7 @@ from trainer import (
     metadata,
     metrics,
     run_ranks,
+    tensors,
     trained,
     wait_until,
 )
@@ -53,6 +54,10 @@ def assert_same_run(left, right):
             right / "checkpoints" / f"{name}.safetensors",
         )
     assert metrics(left) == metrics(right)
+
+
+def last_tensors(run):
+    return tensors(run / "checkpoints" / "last.safetensors")
 
 
 def last_step(run):
@@ -122,10 +127,8 @@ def test_three_ranks_sum_in_one_order(tmp_path):
     run_ranks(tmp_path, [*words, f"out={whole}"], world=3)
     run_ranks(tmp_path, [*words, "trainer.max_steps=4", f"out={run}"], world=3)
     run_ranks(tmp_path, [*words, "trainer.resume=auto", f"out={run}"], world=3)
-    assert_same_checkpoint(
-        whole / "checkpoints" / "last.safetensors",
-        run / "checkpoints" / "last.safetensors",
-    )
+    # The tensors alone: the first sitting ended with a validation of its own.
+    assert last_tensors(whole) == last_tensors(run)
 
 
 def test_stop_at_the_end_of_an_epoch_keeps_its_validation(tmp_path):
@@ -190,7 +193,7 @@ def test_resume_auto_without_a_checkpoint_starts_anew(tmp_path):
 
 
 def test_resume_from_a_named_file(tmp_path):
-    """Mid-epoch: step 8 of 12 an epoch, on two ranks after one."""
+    """Mid-epoch: after step 8 of 12."""
     words = [*VIT, "optim.schedule=constant"]
     first, second = tmp_path / "first", tmp_path / "second"
     trained(*words, f"out={first}", "trainer.max_steps=8")
@@ -198,10 +201,7 @@ def test_resume_from_a_named_file(tmp_path):
     trained(*words, f"out={second}", f"trainer.resume={checkpoint}")
     whole = tmp_path / "whole"
     trained(*words, f"out={whole}")
-    assert_same_checkpoint(
-        whole / "checkpoints" / "last.safetensors",
-        second / "checkpoints" / "last.safetensors",
-    )
+    assert last_tensors(whole) == last_tensors(second)
     assert [row["step"] for row in metrics(second)][0] == "9"
 
 
