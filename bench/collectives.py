@@ -140,7 +140,9 @@ class Bench:
     def link(self):
         try:
             with Link() as link:
-                microseconds = link.measure(self.program("collective_bench"))
+                microseconds = link.measure(
+                    self.program("collective_bench"), self.prefix
+                )
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"ring_1Gbit: not measured, needs root, ip and tc: {error}")
             return
@@ -182,10 +184,11 @@ class Link:
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
-    def measure(self, program):
+    def measure(self, program, prefix=()):
         processes = [
             subprocess.Popen(
-                ["nsenter", f"--net=/var/run/netns/{name}", program, "rank", str(rank)]
+                [*prefix, "nsenter", f"--net=/var/run/netns/{name}"]
+                + [program, "rank", str(rank)]
                 + ["2", f"{self.addresses[0]}:29777", self.addresses[rank]]
                 + ["--sizes", str(LINK_SIZE)],
                 stdout=subprocess.PIPE,

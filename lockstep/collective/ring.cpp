@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kDirectBytes = 64 << 10;  // sent by a host in all
 constexpr size_t kSegment = 256 << 10;     // of one system call
-constexpr size_t kBlock = 2 << 20;         // of one round, for each host
+constexpr size_t kBlock = 256 << 10;       // of one round, for each host
 constexpr double kSpinSeconds = 50e-6;
 constexpr Duration kReasonPatience = std::chrono::milliseconds(50);
 
