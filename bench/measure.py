@@ -42,7 +42,8 @@ def parse_arguments(description, argv=None):
     parser.add_argument(
         "--data", default="fashion_mnist", choices=["fashion_mnist", "synthetic"]
     )
-    arguments = parser.parse_args(argv)
+    # Options of the other benchmarks pass; run.py refuses what nobody knows.
+    arguments, _ = parser.parse_known_args(argv)
     stop_cleanly()
     if arguments.rounds is None:
         arguments.rounds = 1 if arguments.quick else 3

@@ -19,6 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 NAMES = ["collectives", "loader", "dcgan", "vit"]
+OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]
 
 
 def parse_line(text):
@@ -76,10 +77,12 @@ def main(argv):
     options = [word for word in argv if word.startswith("-")]
     names = [word for word in argv if not word.startswith("-")]
     names = names or [name for name in NAMES if (HERE / f"{name}.py").exists()]
-    unknown = [name for name in names if name not in NAMES]
+    known = NAMES + OPTIONS
+    unknown = [word for word in names + options if word.split("=")[0] not in known]
     if unknown:
         print(
-            f"bench: unknown benchmark '{unknown[0]}'; accepted: {' '.join(NAMES)}",
+            f"bench: unknown word '{unknown[0]}'; accepted: {' '.join(NAMES)} "
+            "--quick --rounds=N --only=PART --data=NAME --realtime",
             file=sys.stderr,
         )
         return 2

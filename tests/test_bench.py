@@ -109,11 +109,12 @@ def test_memory_is_of_the_ranks_not_of_the_launcher():
     assert not watcher.is_rank(launcher)
 
 
-def test_unknown_benchmark_names_the_accepted_ones():
+@pytest.mark.parametrize("word, near", [("dcgam", "dcgan"), ("--quik", "--quick")])
+def test_unknown_word_names_the_accepted_ones(word, near):
     result = subprocess.run(
-        [sys.executable, house.ROOT / "bench" / "run.py", "dcgam"],
+        [sys.executable, house.ROOT / "bench" / "run.py", word],
         capture_output=True,
         text=True,
     )
     assert result.returncode == 2
-    assert "dcgam" in result.stderr and "dcgan" in result.stderr
+    assert word in result.stderr and near in result.stderr
