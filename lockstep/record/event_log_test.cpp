@@ -169,7 +169,7 @@ TEST(EventWriter, AStalledDiskDropsOnlyWhatMayBeDropped) {
   files.stall(true);
   (*writer)->write(wire::Phase{"first"});
   files.await_append();
-  constexpr int kMany = 30'000;
+  constexpr int kMany = 12'000;
   for (int i = 1; i <= kMany; ++i) {
     (*writer)->write(iteration(i));
   }
@@ -303,7 +303,7 @@ TEST_F(EventReaderTest, ALineWithoutEndCostsNoMemoryForEver) {
 
 TEST_F(EventReaderTest, LinesAcrossBlocksAreWhole) {
   std::string text;
-  constexpr int kLines = 20'000;  // some MB: several reads
+  constexpr int kLines = 8'000;  // over a MB: several reads
   for (int i = 1; i <= kLines; ++i) {
     text += line(i);
   }

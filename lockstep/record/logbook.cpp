@@ -344,19 +344,29 @@ class Page {
       add("None were written.\n\n");
       return;
     }
-    add("| step | reason | file | seconds to write |\n|---:|---|---|---:|\n");
-    constexpr size_t kMost = 20;
-    const auto& all = summary_.checkpoints;
-    const size_t first = all.size() > kMost ? all.size() - kMost : 0;
-    for (size_t i = first; i < all.size(); ++i) {
-      add("| {} | {} | {} | {:.2f} |\n",
-          all[i].step,
-          cell(all[i].reason),
-          link(run_, all[i].path),
-          all[i].seconds);
+    // A file that is replaced stands once, as it is now.
+    std::map<std::string, std::pair<const wire::Checkpoint*, int>> files;
+    for (const auto& checkpoint : summary_.checkpoints) {
+      auto& [last, times] = files[checkpoint.path];
+      last = &checkpoint;
+      ++times;
     }
-    if (first > 0) {
-      add("\n{} earlier ones are in the events.\n", first);
+    add("| file | step | reason | seconds to write | times written |\n"
+        "|---|---:|---|---:|---:|\n");
+    constexpr size_t kMost = 50;
+    size_t shown = 0;
+    for (const auto& [path, written] : files) {
+      if (shown++ < kMost) {
+        add("| {} | {} | {} | {:.2f} | {} |\n",
+            link(run_, path),
+            written.first->step,
+            cell(written.first->reason),
+            written.first->seconds,
+            written.second);
+      }
+    }
+    if (files.size() > kMost) {
+      add("\n{} more files are in the events.\n", files.size() - kMost);
     }
     add("\n");
   }

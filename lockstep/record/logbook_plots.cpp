@@ -195,6 +195,7 @@ Picture rate_picture(const RunStory& story) {
   options.title = "Throughput";
   options.x_label = "step";
   options.y_label = "samples per second, all ranks";
+  options.smooth = true;
   options.from_zero = true;
   options.height = 300;
   return {"throughput.svg", options.title, plot_svg({line}, options)};

@@ -183,6 +183,22 @@ TEST_F(LogbookTest, PageHasWhatAPersonWouldWriteDown) {
   }
 }
 
+TEST_F(LogbookTest, ACheckpointThatIsReplacedStandsOnce) {
+  whole_run();
+  event(
+      9.8,
+      0,
+      wire::Checkpoint{
+          20, (run_.checkpoints() / "last.safetensors").string(), "signal", 1});
+  event(9.9, 0, wire::Checkpoint{12, "/elsewhere/a_b", "best", 0.5});
+  const std::string text = page();
+  EXPECT_THAT(
+      text,
+      HasSubstr("(checkpoints/last.safetensors) | 20 | signal | 1.00 | 2 |"));
+  EXPECT_THAT(text, HasSubstr("| /elsewhere/a\\_b | 12 | best | 0.50 | 1 |"));
+  EXPECT_THAT(text, Not(HasSubstr("final")));
+}
+
 TEST_F(LogbookTest, WithoutPriceItSaysHowToGiveOne) {
   whole_run();
   EXPECT_THAT(page(), HasSubstr("No price given. `--price USD`"));

@@ -81,7 +81,7 @@ TEST(Plot, ShowsTitleLabelsAndNames) {
 
 TEST(Plot, ManyPointsMakeASmallFile) {
   Series series{"x", {}, {}};
-  for (int i = 0; i < 500'000; ++i) {
+  for (int i = 0; i < 200'000; ++i) {
     series.x.push_back(i);
     series.y.push_back(std::sin(i * 0.01));
   }

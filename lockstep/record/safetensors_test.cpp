@@ -297,7 +297,7 @@ TEST(Safetensors, AnyBytesGiveAnAnswer) {
   const std::string good = *files.read("/x");
   std::mt19937 random(7);
   int accepted = 0;
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < 5'000; ++round) {
     std::string file = good;
     for (int i = static_cast<int>(random() % 4); i >= 0; --i) {
       file[random() % file.size()] = static_cast<char>(random());
@@ -319,7 +319,7 @@ TEST(Safetensors, AnyBytesGiveAnAnswer) {
     }
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, 20'000);
+  EXPECT_LT(accepted, 5'000);
 }
 
 }  // namespace
