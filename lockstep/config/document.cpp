@@ -10,20 +10,22 @@ namespace lockstep::config {
 namespace {
 
 struct Branch {
+  std::string name;
   std::string value;
-  std::vector<std::pair<std::string, Branch>> children;
+  std::vector<Branch> children;
 
   Branch& child(const std::string& key) {
-    for (auto& [name, branch] : children) {
-      if (name == key) {
+    for (auto& branch : children) {
+      if (branch.name == key) {
         return branch;
       }
     }
-    return children.emplace_back(key, Branch{}).second;
+    children.push_back({key, "", {}});
+    return children.back();
   }
   void print(size_t indent, std::string& out) const {
-    for (const auto& [name, branch] : children) {
-      out += std::string(indent, ' ') + quote_yaml(name) + ":";
+    for (const auto& branch : children) {
+      out += std::string(indent, ' ') + quote_yaml(branch.name) + ":";
       if (branch.children.empty()) {
         out += " " + branch.value + "\n";
       } else {
