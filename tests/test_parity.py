@@ -280,7 +280,7 @@ def test_vit_base(tmp_path):
         heads=12,
     )
     assert ours["counts"].tolist() == [87_462_922, 87_462_922]
-    assert {n[6:] for n in ours if n.startswith("final.")} == set(model.state_dict())
+    assert {n[5:] for n in ours if n.startswith("grad.")} == set(model.state_dict())
     with torch.no_grad():
         assert error(ours["forward.logits"], model(images[0])) < FORWARD
     adamw = vit_adamw(model, 1e-3, 0.05)
