@@ -114,7 +114,7 @@ void check_operation(
   Place place =
       make_place(c, total * size_of(type), inside, shift * size_of(type));
   const std::vector<std::byte> mine = make_values(type, total, c.rank(), seed);
-  std::memcpy(place.data, mine.data(), mine.size());
+  std::copy(mine.begin(), mine.end(), place.data);
   std::vector<std::byte> got;
   std::vector<std::byte> expected;
   switch (kind) {

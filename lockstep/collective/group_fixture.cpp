@@ -104,6 +104,9 @@ void run_processes(
     const GroupCase& group,
     const Body& body,
     const std::function<bool(int)>& may_die) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer does not follow a fork";
+#endif
   // Children first: a process with threads must not fork.
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <utility>
 
 #include "lockstep/collective/mesh.h"
 #include "lockstep/collective/operation.h"
@@ -214,7 +215,9 @@ void HostGroup::abort(const Failure& failure) {
 // Every rank passes a failure on once: the ranks of a host see it in their
 // memory at once, but only the first of them can tell the other hosts.
 void HostGroup::spread(const Failure& failure) {
-  if (!spread_.exchange(true)) {
+  // Under a lock: nobody may say farewell before the reason is sent.
+  const std::lock_guard lock(spreading_);
+  if (!std::exchange(spread_, true)) {
     eventfd_write(aborted_.get(), 1);
     watcher_->send_abort(failure);
   }

@@ -5,8 +5,8 @@
 // notices a dead rank. Shared by the communicator and its operations under
 // way. abort() from any thread; the rest as its parts say.
 
-#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "lockstep/collective/factory.h"
@@ -54,7 +54,8 @@ class HostGroup {
   size_t host_ = 0;
   int index_ = 0;
   bool spin_ = true;
-  std::atomic<bool> spread_{false};
+  std::mutex spreading_;
+  bool spread_ = false;
   os::Descriptor aborted_;  // readable once the group is dead
   std::unique_ptr<SharedGroup> shared_;
   std::unique_ptr<Ring> ring_;

@@ -213,7 +213,9 @@ void Ring::exchange(std::byte* payload, size_t bytes) {
   scratch_.resize(std::max(scratch_.size(), stride * (num + 1)));
   std::byte* message = scratch_.data() + stride * num;
   std::memcpy(message, &own_, sizeof own_);
-  std::memcpy(message + sizeof own_, payload, bytes);
+  if (bytes > 0) {
+    std::memcpy(message + sizeof own_, payload, bytes);
+  }
   std::vector<size_t> sent(num, 0);
   std::vector<size_t> received(num, 0);
   sent[static_cast<size_t>(index_)] = stride;
@@ -289,6 +291,9 @@ void Ring::meet_and_reduce(const Operation& operation, std::byte* data) {
   own_ = {own_.number + 1, operation.signature(), operation.count};
   const size_t bytes = operation.count * size_of(operation.type);
   exchange(data, bytes);
+  if (bytes == 0) {
+    return;
+  }
   std::vector<std::byte> aligned;
   std::vector<void*> inputs;
   // Headers are 24 bytes and data may have any length: align by copying.
