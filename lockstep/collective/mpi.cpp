@@ -67,11 +67,11 @@ bool may_call_from_any_thread() {
   return level == MPI_THREAD_MULTIPLE;
 }
 
-template <ReduceOp Op>
+template <ReduceOp op>
 void reduce_halves(void* in, void* out, int* count, MPI_Datatype*) {
   const void* inputs[] = {in, out};
   reduce(
-      inputs, 2, &out, 1, static_cast<size_t>(*count), DataType::kBFloat16, Op);
+      inputs, 2, &out, 1, static_cast<size_t>(*count), DataType::kBFloat16, op);
 }
 
 // MPI has no bf16: a type of two bytes with operations of our own.
