@@ -25,7 +25,7 @@ run: build
 	@scripts/run-demo.sh $(ARGS)
 
 test: build sanitize
-	@ctest --test-dir $(BUILD) -j$(JOBS) --output-on-failure $(ARGS)
+	@env --default-signal ctest --test-dir $(BUILD) -j$(JOBS) --output-on-failure $(ARGS)
 
 # Readers and unit tests without LibTorch under address, undefined and thread
 # sanitizers; fuzzers run for a bounded time.

@@ -16,10 +16,10 @@ configure() {  # preset
 
 configure asan
 ninja -C build-asan -j"$jobs" --quiet
-ctest --test-dir build-asan -j"$jobs" --output-on-failure -L 'unit|fuzz'
+env --default-signal ctest --test-dir build-asan -j"$jobs" --output-on-failure -L 'unit|fuzz'
 
 threaded=(os wire record collective data_files)
 configure tsan
 ninja -C build-tsan -j"$jobs" --quiet "${threaded[@]/%/_test}"
-ctest --test-dir build-tsan -j"$jobs" --output-on-failure -L unit \
+env --default-signal ctest --test-dir build-tsan -j"$jobs" --output-on-failure -L unit \
   -R "^($(IFS='|'; echo "${threaded[*]}"))\."

@@ -69,6 +69,12 @@ struct RankOutput {
   int rank = 0;
   std::string line;
 };
+struct RankPlace {  // where a rank sits, as far as the node can tell
+  int rank = 0;
+  std::string state;    // "sleeping in futex_wait_queue", "running"
+  std::string stack;    // of gdb or py-spy, lines; empty when neither is there
+  std::string missing;  // the tool that would tell more, and how to get it
+};
 struct NodeIdle {};  // every rank ended and nothing of them is left
 struct NodeLost {
   std::string reason;
@@ -79,6 +85,7 @@ using Report = std::variant<
     RankExited,
     RankEvent,
     RankOutput,
+    RankPlace,
     NodeIdle,
     NodeLost>;
 

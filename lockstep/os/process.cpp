@@ -86,8 +86,9 @@ void reset_signals() {
     if (::sigaction(number, nullptr, &action) != 0) {
       continue;
     }
-    // What was ignored stays so (nohup), but not SIGPIPE: ours is our own.
-    if (number == SIGPIPE ||
+    // What was ignored stays so (nohup), but not SIGPIPE, which we ignore
+    // ourselves, nor SIGCHLD, without which a program loses its children.
+    if (number == SIGPIPE || number == SIGCHLD ||
         (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)) {
       action = {};
       action.sa_handler = SIG_DFL;

@@ -1,0 +1,50 @@
+#pragma once
+
+// Where agents and shims dial in. One thread, one epoll: a thousand agents cost
+// what their messages cost. Strangers have two seconds for the hand-shake and
+// 256 places; beyond those the one that was silent longest goes. What is
+// refused is logged, at most a line a second, with its address and why.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/id.h"
+#include "lockstep/base/result.h"
+#include "lockstep/launch/agent_protocol.h"
+#include "lockstep/launch/nodes.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/record/run_directory.h"
+
+namespace lockstep::launch {
+
+struct HubOptions {
+  std::string address = "0.0.0.0";
+  int first_port = 0;  // 0: any free one
+  int last_port = 0;
+  size_t nodes = 0;  // how many agents belong to the run
+};
+
+class Hub : public NodeGroup {
+ public:
+  // `run`: where logs of ranks are written, by offset.
+  static Result<std::unique_ptr<Hub>> open(
+      const HubOptions& options,
+      const Key& key,
+      const record::RunDirectory& run,
+      const os::Clock& clock);
+
+  virtual int port() const = 0;
+  // Waits until every node has joined; an error names the missing ones.
+  virtual Result<void> gather(os::Deadline deadline) = 0;
+  // As it joined; none when it never did.
+  virtual const Join* joined(size_t node) const = 0;
+  // Nodes that are connected now, lost ones that came back included: what a new
+  // generation can use. A lost node that is back is used after readmit().
+  virtual std::vector<size_t> present() const = 0;
+  virtual void readmit(size_t node) = 0;
+  // Says bye to all and waits until they have heard it.
+  virtual void close(os::Deadline deadline) = 0;
+};
+
+}  // namespace lockstep::launch

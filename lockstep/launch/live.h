@@ -1,0 +1,49 @@
+#pragma once
+
+// What is known about a run while it goes on, from its events alone: the
+// coordinator keeps one, and so does a front end that only follows files. Pure.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "lockstep/wire/event.h"
+
+namespace lockstep::launch {
+
+struct LiveState {
+  int ranks_started = 0;
+  int ranks_ended = 0;
+  int64_t step = 0;
+  int64_t total_steps = 0;  // 0: unknown
+  int64_t epoch = 0;
+  bool any_iteration = false;
+  std::string phase;
+  std::map<std::string, double> metrics;  // last values
+  double samples_per_second = 0;          // over the last seconds, all ranks
+  double seconds_per_step = 0;
+};
+
+class LiveTracker {
+ public:
+  void take(const wire::Event& event);
+  void rank_started() { ++state_.ranks_started; }
+  void rank_ended() { ++state_.ranks_ended; }
+  // A new generation: nothing started, nothing ended.
+  void restart();
+  const LiveState& state() const { return state_; }
+
+ private:
+  void take_iteration(const wire::Event& event, const wire::Iteration& done);
+  struct Sample {
+    double time = 0;
+    int64_t samples = 0;
+  };
+  LiveState state_;
+  std::deque<Sample> window_;
+  int64_t window_samples_ = 0;
+  std::map<int, std::pair<int64_t, double>> last_step_;  // step, time by rank
+};
+
+}  // namespace lockstep::launch

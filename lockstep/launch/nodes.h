@@ -1,0 +1,46 @@
+#pragma once
+
+// The nodes of a generation as the supervisor sees them: it starts commands on
+// each, ends all, and receives what happens. Behind it stand one keeper on this
+// machine (local.cpp), agents or shims that dialled in (hub.h), or a fake.
+// One thread; nothing here blocks.
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/result.h"
+#include "lockstep/base/units.h"
+#include "lockstep/launch/agent.h"
+
+namespace lockstep::launch {
+
+struct NodeReport {
+  size_t node = 0;
+  Report report;
+};
+
+class NodeGroup {
+ public:
+  virtual ~NodeGroup() = default;
+  virtual size_t size() const = 0;
+  virtual const std::string& host(size_t node) const = 0;
+  virtual bool is_lost(size_t node) const = 0;
+  // Starts all commands on a node; each is answered by RankStarted or
+  // RankRefused. A command's paths are those of that node.
+  virtual Result<void> start(size_t node, const StartRequest& request) = 0;
+  // The signal to all ranks of all nodes now, SIGKILL to whatever is left
+  // after `grace`. NodeIdle (or NodeLost) follows from each.
+  virtual void end(int signal, Duration grace) = 0;
+  // Asks where a rank sits; answered by RankPlace.
+  virtual void inspect(size_t node, int rank) = 0;
+  // Readable when receive() has something to say.
+  virtual int descriptor() const = 0;
+  // What happened since the last call, of nodes that have news only: its cost
+  // follows the news, not the number of nodes. `files` and `room` as in
+  // Agent::receive.
+  virtual std::vector<NodeReport> receive(bool files, size_t room) = 0;
+  // Bytes of wanted output that did not come yet.
+  virtual size_t output_left() = 0;
+};
+
+}  // namespace lockstep::launch

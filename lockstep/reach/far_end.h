@@ -1,0 +1,30 @@
+#pragma once
+
+// The other end of one ssh session: `lockstep far-end`, a process on the node
+// that answers requests over its standard streams, in order, and goes when the
+// session does. ssh has proved who both are, so there is no key here.
+//
+// A request and an answer are frames of CBOR: {"verb", ...} and {"ok": ...} or
+// {"error": {code, message, fix}}; bytes travel as CBOR byte strings of at most
+// kPiece. Verbs that reach gives: facts, have, put, commit, manifest, sync,
+// setup, read, free. Others (start-agent, start-head, tail, stop) are added by
+// the modules that own them, so this one knows nothing of runs.
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/base/result.h"
+
+namespace lockstep::reach {
+
+inline constexpr size_t kPiece = 1 << 20;
+
+using Handler = std::function<Result<nlohmann::json>(const nlohmann::json&)>;
+using Handlers = std::map<std::string, Handler>;
+
+// Serves standard input and output until it ends; the exit code.
+int serve_far_end(const Handlers& more);
+
+}  // namespace lockstep::reach
