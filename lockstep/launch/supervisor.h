@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/result.h"
 #include "lockstep/base/units.h"
@@ -21,6 +22,9 @@
 
 namespace lockstep::launch {
 
+class Console;
+class NodeGroup;
+
 // SIGINT, SIGTERM and SIGHUP as a descriptor. Make it before any thread: it
 // blocks them for the process. One that is ignored (nohup) stays so.
 class StopSignals {
@@ -34,9 +38,25 @@ class StopSignals {
   os::Descriptor descriptor_;
 };
 
+// Where one node keeps what its ranks need, as paths there, and how it reaches
+// the head. Interfaces and cores of a node are in the plan.
+struct NodePlace {
+  os::Path workdir;
+  os::Path trainer;        // empty when the job is another program
+  os::Path run_directory;  // LOCKSTEP_RUN_DIR: runs/<id> on the head
+  os::Path folder;         // ranks/R.log and ranks/R.jsonl are made below it
+  os::Path key_file;       // LOCKSTEP_KEY_FILE: <folder>/.key of an agent
+  Environment inherited;   // PATH, HOME, ... of that node
+  Environment envs;        // of this node alone, over the job's
+  // MASTER_ADDR, and the host of LOCKSTEP_COORDINATOR. The coordinator listens
+  // on 0.0.0.0 when there is more than one node.
+  std::string head_address;
+};
+
 struct RunRequest {
   Job job;
   RankPlan plan;
+  std::vector<NodePlace> places;  // by node of the plan
   os::Path trainer;
   std::string program;  // for the record
   int retries = 0;
@@ -78,5 +98,16 @@ Result<RunOutcome> supervise(
     RunStateFile& state,
     StopSignals& signals,
     Progress& progress);
+
+// The same on any group of nodes. A node that is lost and comes back is used
+// by the next generation when `nodes` is a Hub. The coordinator uses `key`.
+Result<RunOutcome> supervise(
+    NodeGroup& nodes,
+    const RunRequest& request,
+    const record::RunDirectory& run,
+    RunStateFile& state,
+    const Key& key,
+    StopSignals& signals,
+    Console& console);
 
 }  // namespace lockstep::launch
