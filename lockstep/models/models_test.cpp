@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
+#include <array>
+
 #include "lockstep/models/dcgan.h"
+#include "lockstep/models/linear.h"
 #include "lockstep/models/vit.h"
 
 namespace lockstep::models {
@@ -56,6 +60,48 @@ TEST(Vit, BaseHasThePublishedParameterCountAndNames) {
         "head.bias"}) {
     EXPECT_TRUE(parameters.contains(name)) << name;
   }
+}
+
+// Forward and every gradient as at::linear's, which is the reference.
+TEST(TokenLinear, EqualsLinear) {
+  at::manual_seed(7);
+  for (const auto& [batch, length, in, out] :
+       {std::array<int64_t, 4>{3, 5, 7, 11}, {1, 1, 1, 1}, {2, 65, 32, 96}}) {
+    torch::nn::Linear layer(in, out);
+    const auto x = at::randn({length, batch, in})
+                       .transpose(0, 1)  // not contiguous
+                       .requires_grad_();
+    const auto seed = at::randn({batch, length, out});
+    const auto run = [&](bool reference) {
+      const auto y = reference ? at::linear(x, layer->weight, layer->bias)
+                               : token_linear(layer, x);
+      std::vector<at::Tensor> results =
+          torch::autograd::grad({y}, {x, layer->weight, layer->bias}, {seed});
+      results.push_back(y.detach());
+      return results;
+    };
+    const auto ours = run(false);
+    const auto expected = run(true);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-4, 1e-5))
+          << "result " << i << " of length " << length;
+    }
+    EXPECT_TRUE(ours[0].sizes() == x.sizes());
+  }
+}
+
+TEST(TokenLinear, FrozenWeightsGetNoGradientAndOtherTypesWork) {
+  torch::nn::Linear layer(4, 3);
+  layer->weight.requires_grad_(false);
+  const auto x = at::randn({2, 5, 4}).requires_grad_();
+  token_linear(layer, x).sum().backward();
+  EXPECT_FALSE(layer->weight.grad().defined());
+  EXPECT_TRUE(layer->bias.grad().defined());
+  EXPECT_TRUE(x.grad().defined());
+  layer->to(at::kDouble);
+  EXPECT_EQ(
+      token_linear(layer, at::randn({2, 5, 4}, at::kDouble)).scalar_type(),
+      at::kDouble);
 }
 
 TEST(Vit, RefusesWhatDoesNotDivideAndUnknownNames) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "lockstep/base/nearest.h"
+#include "lockstep/models/linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -119,15 +120,16 @@ at::Tensor VitBlock::forward(const at::Tensor& tokens) {
   const int64_t batch = tokens.size(0);
   const int64_t length = tokens.size(1);
   const int64_t dim = tokens.size(2);
-  const auto qkv = qkv_(norm1_(tokens))
+  const auto qkv = token_linear(qkv_, norm1_(tokens))
                        .view({batch, length, 3, heads_, dim / heads_})
                        .permute({2, 0, 3, 1, 4})
                        .unbind(0);
   const auto attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
                             .transpose(1, 2)
                             .reshape({batch, length, dim});
-  const auto middle = tokens + proj_(attended);
-  return middle + fc2_(at::gelu(fc1_(norm2_(middle))));
+  const auto middle = tokens + token_linear(proj_, attended);
+  return middle +
+         token_linear(fc2_, at::gelu(token_linear(fc1_, norm2_(middle))));
 }
 
 Vit::Vit(const VitOptions& options) : options_(options) {

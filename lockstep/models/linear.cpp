@@ -1,0 +1,86 @@
+#include "lockstep/models/linear.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+
+namespace lockstep::models {
+namespace {
+
+// [batch, length, channels] seen as a map of length x 1 in channels_last.
+at::Tensor as_map(const at::Tensor& tokens) {
+  return tokens.contiguous().unsqueeze(2).permute({0, 3, 1, 2});
+}
+
+at::Tensor as_tokens(const at::Tensor& map) {
+  return map.permute({0, 2, 3, 1}).squeeze(2).contiguous();
+}
+
+at::Tensor as_rows(const at::Tensor& tokens) {
+  return tokens.reshape({-1, tokens.size(-1)});
+}
+
+class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
+ public:
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const at::Tensor& x,
+      const at::Tensor& weight,
+      const at::Tensor& bias) {
+    context->save_for_backward({x, weight});
+    context->saved_data["x"] = x.requires_grad();
+    context->saved_data["weight"] = weight.requires_grad();
+    context->saved_data["bias"] = bias.requires_grad();
+    const auto kernel = weight.unsqueeze(2).unsqueeze(3);
+    return as_tokens(at::conv2d(as_map(x), kernel, bias));
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const auto gradient = gradients[0].contiguous();
+    at::Tensor for_x;
+    at::Tensor for_weight;
+    at::Tensor for_bias;
+    if (context->saved_data["x"].toBool()) {
+      for_x = as_tokens(
+          std::get<0>(at::convolution_backward(
+              as_map(gradient),
+              as_map(x),
+              weight.unsqueeze(2).unsqueeze(3),
+              at::OptionalIntArrayRef(),
+              {1, 1},
+              {0, 0},
+              {1, 1},
+              false,
+              {0, 0},
+              1,
+              {true, false, false})));
+    }
+    if (context->saved_data["weight"].toBool()) {
+      for_weight = at::mm(as_rows(gradient).t(), as_rows(x));
+    }
+    if (context->saved_data["bias"].toBool()) {
+      for_bias = as_rows(gradient).sum(0);
+    }
+    return {for_x, for_weight, for_bias};
+  }
+};
+
+}  // namespace
+
+at::Tensor token_linear(torch::nn::Linear& layer, const at::Tensor& x) {
+  const bool fits =
+      x.is_cpu() && x.dim() == 3 && x.scalar_type() == at::kFloat &&
+      layer->weight.scalar_type() == at::kFloat && layer->bias.defined() &&
+      !at::autocast::is_autocast_enabled(at::kCPU);
+  if (!fits) {
+    return layer(x);
+  }
+  return ConvolvedLinear::apply(x, layer->weight, layer->bias);
+}
+
+}  // namespace lockstep::models
