@@ -247,6 +247,32 @@ void PatternConfig::bind(config::Binder& binder) {
       });
 }
 
+std::optional<Duration> HangConfig::limit() const {
+  const auto parsed = parse_duration(after);
+  return after == "auto" || !parsed ? std::nullopt : std::optional(*parsed);
+}
+
+void HangConfig::bind(config::Binder& binder) {
+  binder.choice(
+      "policy",
+      policy,
+      {"report", "restart", "stop"},
+      "what follows when a rank hangs");
+  binder.text(
+      "after",
+      after,
+      "no step for so long is a hang; auto: by the rank's own pace",
+      [](const std::string& text) -> Result<void> {
+        const auto parsed = parse_duration(text);
+        if (text == "auto" || (parsed && *parsed > Duration(0))) {
+          return {};
+        }
+        return Error(
+            ErrorCode::kInvalidInput,
+            fmt::format("'{}'; accepted: auto, or a duration (90s, 5m)", text));
+      });
+}
+
 void OptimiseConfig::bind(config::Binder& binder) {
   binder.field("goal", goal, "cost or time");
   binder.field("period", period, "between decisions");
@@ -283,6 +309,7 @@ void Job::bind(config::Binder& binder) {
       });
   binder.field(
       "grace", grace, "between stop_signal and SIGKILL", config::at_least(0));
+  binder.group("hang", hang, "ranks that take no more steps");
   binder.group("optimise", optimise, "change the machines while it runs");
   binder.field("budget", budget, "most dollars", config::above(0));
   binder.field("max_duration", max_duration, "longest run", config::above(0));

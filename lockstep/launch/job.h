@@ -32,6 +32,13 @@ struct PatternConfig {
   void bind(config::Binder& binder);
 };
 
+struct HangConfig {
+  std::string policy = "report";  // or restart, stop
+  std::string after = "auto";     // or a duration
+  std::optional<Duration> limit() const;
+  void bind(config::Binder& binder);
+};
+
 struct OptimiseConfig {
   std::string goal;
   std::optional<Duration> period;
@@ -56,6 +63,7 @@ struct Job {
   std::string outputs;
   std::string stop_signal = "SIGTERM";
   Duration grace = std::chrono::seconds(60);
+  HangConfig hang;
   OptimiseConfig optimise;
   std::optional<Money> budget;
   std::optional<Duration> max_duration;

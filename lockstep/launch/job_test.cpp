@@ -98,6 +98,28 @@ max_duration: 4h
   }
 }
 
+TEST_F(JobTest, ReadsWhatFollowsAHang) {
+  auto job = load("run: 'true'\n");
+  ASSERT_TRUE(job.has_value());
+  EXPECT_EQ(job->hang.policy, "report");
+  EXPECT_FALSE(job->hang.limit());
+  job = load("run: 'true'\nhang: {policy: restart, after: 90s}\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_EQ(job->hang.policy, "restart");
+  EXPECT_EQ(job->hang.limit(), std::chrono::seconds(90));
+  EXPECT_THAT(job_yaml(*job), HasSubstr("after: \"90s\""));
+  EXPECT_THAT(
+      error("run: 'true'\nhang: {policy: kill}\n"),
+      HasSubstr(
+          "my-job.yaml:2: hang.policy must be one of: report, restart, "
+          "stop; not 'kill'"));
+  EXPECT_THAT(
+      error("run: 'true'\nhang:\n  after: 0s\n"),
+      HasSubstr(
+          "my-job.yaml:3: hang.after: '0s'; accepted: auto, or a "
+          "duration"));
+}
+
 TEST_F(JobTest, NamesAWrongKeyWithItsLine) {
   const std::string text = error("name: x\nprocs_per_nod: 2\nrun: 'true'\n");
   EXPECT_THAT(text, HasSubstr("my-job.yaml:2"));

@@ -166,8 +166,10 @@ class Keeper {
       } else {
         exit.status.code = WEXITSTATUS(status);
       }
-      exit.out_of_memory = exit.status.signal == SIGKILL && !killing_ &&
-                           memory_.was_out_of_memory(pid);
+      // A shell hands on the end of the program below it as 128 + signal.
+      exit.out_of_memory = (exit.status.signal == SIGKILL ||
+                            exit.status.code == 128 + SIGKILL) &&
+                           !killing_ && memory_.was_out_of_memory(pid);
       ranks_.erase(rank);
       say(encode_exit(exit));
     }

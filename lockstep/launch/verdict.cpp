@@ -8,6 +8,8 @@ namespace {
 // How likely an end is a cause and not a consequence, for ends seen at the
 // same moment: a crash tears connections, torn connections make the others
 // exit with an error or abort.
+constexpr int kCertain = 5;  // crashes and kills need no other reason
+
 int weight_of(const RankExited& exit, bool consequence, bool said) {
   if (exit.out_of_memory) {
     return 6;
@@ -25,7 +27,7 @@ int weight_of(const RankExited& exit, bool consequence, bool said) {
     case SIGHUP:
       return 1;
     default:
-      return 5;
+      return kCertain;
   }
 }
 
@@ -34,6 +36,9 @@ int weight_of(const RankExited& exit, bool consequence, bool said) {
 std::string Failure::to_string() const {
   if (rank < 0 && lost) {
     return fmt::format("node {} was lost: {}", host, reason);
+  }
+  if (hang) {
+    return reason;
   }
   const std::string who =
       rank == kSetupRank ? "setup" : fmt::format("rank {}", rank);
@@ -69,8 +74,10 @@ void Verdict::take(const RankExited& exit, const std::string& host) {
   const bool consequence =
       spoke && said->second.code == kLostPeer && exit.status.signal == 0;
   const int weight = weight_of(exit, consequence, spoke);
-  const bool same_moment = failure_ && exit.batch == batch_;
-  const bool likelier = failure_ && !failure_->lost && weight > weight_ &&
+  const bool same_moment =
+      failure_ && (exit.batch == batch_ || failure_->host != host);
+  const bool likelier = failure_ && !settled_ && !failure_->lost &&
+                        !failure_->hang && weight > weight_ &&
                         (same_moment || failure_->consequence);
   if (failure_ && !likelier) {
     return;
@@ -83,6 +90,7 @@ void Verdict::take(const RankExited& exit, const std::string& host) {
       .out_of_memory = exit.out_of_memory,
       .reason = spoke ? said->second.reason : "",
       .consequence = consequence,
+      .certain = weight >= kCertain,
       .last_lines = exit.last_lines};
   batch_ = exit.batch;
   weight_ = weight;
@@ -90,14 +98,32 @@ void Verdict::take(const RankExited& exit, const std::string& host) {
 
 void Verdict::take(const RankRefused& refused, const std::string& host) {
   if (!failure_) {
-    failure_ =
-        Failure{.rank = refused.rank, .host = host, .reason = refused.reason};
+    failure_ = Failure{
+        .rank = refused.rank,
+        .host = host,
+        .reason = refused.reason,
+        .certain = true};
   }
 }
 
 void Verdict::take(const NodeLost& lost, const std::string& host) {
+  // Ranks elsewhere may have missed those of the node before we missed it.
+  if (!failure_ || (failure_->consequence && !settled_)) {
+    failure_ = Failure{
+        .lost = true, .host = host, .reason = lost.reason, .certain = true};
+  }
+}
+
+void Verdict::take(const Hang& hang) {
   if (!failure_) {
-    failure_ = Failure{.lost = true, .host = host, .reason = lost.reason};
+    failure_ = Failure{
+        .rank = hang.rank,
+        .host = hang.host,
+        .pid = hang.pid,
+        .reason = hang.to_string(),
+        .certain = true,
+        .hang = true,
+        .last_lines = hang.details()};
   }
 }
 

@@ -4,7 +4,9 @@
 // because of it are not named as the cause: those that we stopped, that fell in
 // the same moment by an error that a lost peer explains, or that say so in
 // their exit event (code 3). Such a one is named only while nobody better is
-// known. Pure.
+// known. Order is that of our receipt, never that of the nodes' clocks; ends on
+// different nodes that come before settle() count as one moment, since the way
+// of one report may be longer than that of the other. Pure.
 
 #include <map>
 #include <optional>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/hang.h"
 
 namespace lockstep::launch {
 
@@ -24,6 +27,8 @@ struct Failure {
   bool out_of_memory = false;
   std::string reason;        // what the rank or the system said, may be empty
   bool consequence = false;  // it says itself that it lost a peer
+  bool certain = false;      // nothing that another node may tell explains it
+  bool hang = false;         // it still ran, but took no more steps
   std::vector<std::string> last_lines;
 
   // "rank 1 failed on node1 (pid 42): out of memory (signal 9)".
@@ -35,6 +40,9 @@ class Verdict {
   void take(const RankExited& exit, const std::string& host);
   void take(const RankRefused& refused, const std::string& host);
   void take(const NodeLost& lost, const std::string& host);
+  void take(const Hang& hang);
+  // The failure was told: no other replaces it.
+  void settle() { settled_ = true; }
   // A rank's own exit event, before its exit is taken.
   void take(int rank, const wire::Exit& said);
   const std::optional<Failure>& failure() const { return failure_; }
@@ -43,6 +51,7 @@ class Verdict {
   std::optional<Failure> failure_;
   int batch_ = 0;
   int weight_ = 0;
+  bool settled_ = false;
   std::map<int, wire::Exit> said_;
 };
 
