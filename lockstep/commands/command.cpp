@@ -10,6 +10,7 @@
 
 #include "lockstep/base/nearest.h"
 #include "lockstep/config/binder.h"
+#include "lockstep/launch/program.h"
 
 namespace lockstep::commands {
 namespace {
@@ -36,6 +37,15 @@ struct SettingsFile {
 std::string home() {
   const char* value = std::getenv("HOME");
   return value == nullptr ? "" : value;
+}
+
+// "<name>-<date>-<time>-<random>" without the last three.
+std::string run_name(const std::string& id) {
+  size_t end = id.size();
+  for (int part = 0; part < 3 && end != std::string::npos && end > 0; ++part) {
+    end = id.rfind('-', end - 1);
+  }
+  return end == std::string::npos ? id : id.substr(0, end);
 }
 
 }  // namespace
@@ -133,6 +143,11 @@ Result<record::RunDirectory> find_run(
   if (name == "last" && !runs.empty()) {
     return runs.front();
   }
+  for (const record::RunDirectory& run : runs) {
+    if (run_name(run.id()) == name) {
+      return run;  // the newest comes first
+    }
+  }
   std::vector<std::string> ids;
   std::vector<size_t> matches;
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -176,39 +191,18 @@ os::Path own_program() {
   return error || !fs::exists(path, error) ? os::Path("/proc/self/exe") : path;
 }
 
-os::Path find_program(const std::string& name, const std::string& path) {
-  const auto usable = [](const os::Path& file) {
-    std::error_code ignored;
-    return fs::is_regular_file(file, ignored) &&
-           ::access(file.c_str(), X_OK) == 0;
-  };
-  if (name.find('/') != std::string::npos) {
-    return usable(name) ? os::Path(name) : os::Path();
-  }
-  size_t start = 0;
-  while (start <= path.size()) {
-    const size_t end = std::min(path.find(':', start), path.size());
-    const os::Path file =
-        os::Path(end == start ? "." : path.substr(start, end - start)) / name;
-    if (usable(file)) {
-      return file;
-    }
-    start = end + 1;
-  }
-  return {};
-}
-
 os::Path trainer_program() {
   if (const char* named = std::getenv("LOCKSTEP_TRAINER_BIN");
       named != nullptr && *named != 0) {
-    return find_program(named, "");
+    return launch::find_program(named, "");
   }
   const os::Path beside = own_program().parent_path() / "lockstep-train";
-  if (os::Path found = find_program(beside.string(), ""); !found.empty()) {
+  if (os::Path found = launch::find_program(beside.string(), "");
+      !found.empty()) {
     return found;
   }
   const char* path = std::getenv("PATH");
-  return find_program("lockstep-train", path == nullptr ? "" : path);
+  return launch::find_program("lockstep-train", path == nullptr ? "" : path);
 }
 
 }  // namespace lockstep::commands

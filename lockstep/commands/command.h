@@ -53,8 +53,8 @@ void set_action(
     Context& context,
     std::function<Result<int>()> action);
 
-// A run by id, by the start of one that is unique, or by path; "last" is the
-// newest. The error names near ones.
+// A run by id, by its name (the newest of that name), by the start of an id
+// that is unique, or by path; "last" is the newest. The error names near ones.
 Result<record::RunDirectory> find_run(
     const Settings& settings,
     const std::string& name);
@@ -64,8 +64,6 @@ void add_runs_dir(CLI::App& verb, Context& context);
 // this program, or in PATH; empty when it is nowhere.
 os::Path own_program();
 os::Path trainer_program();
-// In PATH or by its path; empty when it is not there or not executable.
-os::Path find_program(const std::string& name, const std::string& path);
 
 void add_run(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);

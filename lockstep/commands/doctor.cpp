@@ -10,6 +10,7 @@
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/fetch/datasets.h"
+#include "lockstep/launch/program.h"
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
 
@@ -49,7 +50,7 @@ Finding check_tool(
     const std::string& purpose,
     const std::string& package,
     Grade when_absent) {
-  const os::Path found = find_program(name, path_variable());
+  const os::Path found = launch::find_program(name, path_variable());
   if (!found.empty()) {
     return {name, Grade::kGood, found.string(), ""};
   }

@@ -1,12 +1,11 @@
 #pragma once
 
-// A run directory that somebody else writes: shown on a terminal, and, when it
-// lies on another machine, mirrored into ours file by file, by offset. What was
-// mirrored is never fetched again; what was missed comes when we are back, to
-// the last byte.
+// A run directory that somebody else writes, shown to a person: what its head
+// said, the output of ranks, how far it is. When the run lives on another
+// machine a Mirror (mirror.h) brings the directory here first, so that showing
+// is the same for both.
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -18,16 +17,20 @@
 
 namespace lockstep::launch {
 
-// Brings a mirror up to date. Local runs need none.
+// Brings a mirror up to date. Runs on this machine need none.
 class Mirror {
  public:
   virtual ~Mirror() = default;
-  // Fetches what is new; returns quickly when nothing is. kUnavailable: the
+  // Fetches what is new in logs, events and the head's words, and waits a
+  // moment when nothing is. True: all that was there is here. kUnavailable: the
   // head cannot be reached now (try again).
-  virtual Result<void> update(os::Deadline deadline) = 0;
+  virtual Result<bool> update(os::Deadline deadline) = 0;
+  // As the head told it last.
+  virtual const RunStateFile& state() const = 0;
   // Asks the head to stop the run: gracefully, or `now`.
   virtual Result<void> stop(bool now) = 0;
-  // Everything that the run left, checkpoints and pictures included.
+  // Everything else that the run left: checkpoints, pictures, tables; only what
+  // changed. Once the run has ended, our state.json says so too.
   virtual Result<void> fetch_all() = 0;
 };
 
@@ -38,13 +41,21 @@ struct FollowOptions {
   bool from_start = false;  // output from the beginning, or from now on
 };
 
-// Shows the run until it has ended; its state then. `interrupted` is asked
-// often: 1 stops the run gracefully, 2 kills it.
+// What the person who watches wants; asked often.
+enum class Wish {
+  kNothing,
+  kStop,   // the run gracefully
+  kKill,   // the run at once
+  kLeave,  // the run alone
+};
+
+// Shows the run until it has ended, or until kLeave; its state then. A head
+// that cannot be reached for a while is waited for.
 Result<RunStateFile> follow(
     const record::RunDirectory& run,
     Mirror* mirror,
     Console& console,
     const FollowOptions& options,
-    const std::function<int()>& interrupted);
+    const std::function<Wish()>& wish);
 
 }  // namespace lockstep::launch

@@ -24,6 +24,7 @@ struct HeadNode {
   os::Path trainer;         // there; empty when the job is another program
   os::Path folder;          // nodes/<id>-<node> there
   Environment environment;  // that ranks inherit there (PATH, HOME, ...)
+  Environment envs;         // of this node alone, over the job's
 };
 
 struct HeadSpec {
@@ -43,13 +44,16 @@ struct HeadSpec {
   std::string price_source;
   int first_port = 0;
   int last_port = 0;
+  // How long agents may take to dial in.
+  Duration patience = std::chrono::seconds(60);
 };
 Result<HeadSpec> parse_head_spec(const std::string& json);
 std::string to_json(const HeadSpec& spec);
 
 // Reads the spec from standard input; writes one line to standard output once
-// it listens ("listening PORT address address ...", or "failed: reason"),
-// leaves the session and goes on. The exit code of the run.
+// it listens ("listening PORT address address ...", or "failed: reason"), then
+// its standard streams go to <run>/head.log and it goes on. The exit code of
+// the run. Whoever starts it leaves the session first (detached.h).
 int head_main(const os::Path& own_program);
 
 }  // namespace lockstep::launch

@@ -131,7 +131,9 @@ Result<void> check_names(const Job& job, const Node& tree) {
       return Result<void>(
           invalid(place, fmt::format("{}: '{}' is no name", group, name)));
     }
-    if (is_reserved_name(name)) {
+    const size_t dot = name.rfind('.');
+    if (is_reserved_name(
+            dot == std::string::npos ? name : name.substr(dot + 1))) {
       return Result<void>(invalid(
           place,
           fmt::format(
@@ -329,6 +331,58 @@ Result<Job> load_job(
   return finish_job(tree, std::move(defaults), environment);
 }
 
+Result<Job> parse_job(
+    const std::string& text,
+    const std::string& source,
+    const Environment& secrets) {
+  LOCKSTEP_ASSIGN(Node tree, config::parse_yaml(text, source));
+  name_choices(tree);
+  return finish_job(tree, Job(), secrets);
+}
+
+Environment common_envs(const Job& job) {
+  Environment common;
+  for (const auto& [name, value] : job.envs) {
+    if (name.find('.') == std::string::npos) {
+      common.emplace(name, value);
+    }
+  }
+  return common;
+}
+
+Environment host_envs(const Job& job, const std::string& host) {
+  Environment own;
+  for (const auto& [name, value] : job.envs) {
+    const size_t dot = name.rfind('.');
+    if (dot != std::string::npos && name.substr(0, dot) == host) {
+      own.emplace(name.substr(dot + 1), value);
+    }
+  }
+  return own;
+}
+
+Result<void> check_host_envs(
+    const Job& job,
+    const std::vector<std::string>& hosts) {
+  for (const auto& [name, value] : job.envs) {
+    const size_t dot = name.rfind('.');
+    const std::string host = name.substr(0, dot);
+    if (dot != std::string::npos &&
+        std::ranges::find(hosts, host) == hosts.end()) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          hosts.empty()
+              ? fmt::format("envs.{}: a host's own values need --hosts", name)
+              : fmt::format(
+                    "envs.{}: '{}' is not a host of this run; {}",
+                    name,
+                    host,
+                    suggest(host, hosts)));
+    }
+  }
+  return {};
+}
+
 Result<Job> program_job(
     const std::vector<std::string>& argv,
     const std::vector<std::string>& overrides,
@@ -362,7 +416,9 @@ Result<void> check_supported(const Job& job) {
   const char* cloud = "renting machines";
   refuse(!resources.hosts.empty(), "resources.hosts", hosts);
   refuse(!resources.hostfile.empty(), "resources.hostfile", hosts);
-  refuse(!resources.cluster.empty(), "resources.cluster", hosts);
+  refuse(job.num_nodes.value_or(1) > 1, "num_nodes", "more than one node");
+  refuse(
+      !resources.cluster.empty(), "resources.cluster", "running on clusters");
   refuse(
       !resources.launcher.empty() && resources.launcher != "local",
       "resources.launcher",
@@ -376,7 +432,6 @@ Result<void> check_supported(const Job& job) {
   refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
   refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
   refuse(!resources.image_id.empty(), "resources.image_id", cloud);
-  refuse(job.num_nodes > 1, "num_nodes", "more than one node");
   refuse(given(job.container), "container", "running in a container");
   refuse(!job.file_mounts.empty(), "file_mounts", "mounting files");
   refuse(!job.outputs.empty(), "outputs", "storing outputs elsewhere");
@@ -458,6 +513,10 @@ job_command(const Job& job, const os::Path& trainer, int generation) {
 }
 
 std::string job_yaml(const Job& job) {
+  return redact(job, job_text(job));
+}
+
+std::string job_text(const Job& job) {
   const auto defaults = config::describe<Job>();
   auto docs = config::describe<Job>(job);
   std::vector<config::FieldDoc> changed;
@@ -466,7 +525,7 @@ std::string job_yaml(const Job& job) {
       changed.push_back(std::move(docs[i]));
     }
   }
-  return redact(job, config::print_yaml(changed));
+  return config::print_yaml(changed);
 }
 
 std::string redact(const Job& job, std::string text) {

@@ -49,10 +49,12 @@ struct OptimiseConfig {
 struct Job {
   std::string name;
   ResourcesConfig resources;
-  int num_nodes = 1;
+  std::optional<int> num_nodes;       // none: all hosts
   std::optional<int> procs_per_node;  // none: by GPU, else 1
   config::Node container;
   std::string workdir;
+  // A dotted name is of one host: "n1.OMP_NUM_THREADS", as `envs: {n1: {...}}`
+  // gives it.
   std::map<std::string, std::string> envs;
   config::Node secrets;
   std::map<std::string, std::string> file_mounts;
@@ -86,6 +88,20 @@ Result<Job> program_job(
     const std::vector<std::string>& overrides,
     const Environment& environment);
 
+// The text of a job, as job_text gives it; `source` names it in errors.
+Result<Job> parse_job(
+    const std::string& text,
+    const std::string& source,
+    const Environment& secrets);
+
+// The variables that all nodes get, and those of `host` alone.
+Environment common_envs(const Job& job);
+Environment host_envs(const Job& job, const std::string& host);
+// An error for values of a host that is not among `hosts`.
+Result<void> check_host_envs(
+    const Job& job,
+    const std::vector<std::string>& hosts);
+
 // Names every key that asks for what this version does not have.
 Result<void> check_supported(const Job& job);
 
@@ -97,6 +113,9 @@ job_command(const Job& job, const os::Path& trainer, int generation);
 // The keys that differ from their defaults, as YAML that load_job takes back;
 // values of secrets are never in it.
 std::string job_yaml(const Job& job);
+// The same with what job_yaml redacts in other keys: for a head, never for
+// files.
+std::string job_text(const Job& job);
 
 // `text` with every secret value replaced by "***".
 std::string redact(const Job& job, std::string text);

@@ -2,14 +2,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/tail.h"
 #include "lockstep/os/descriptor.h"
+#include "lockstep/wire/event.h"
 
 namespace lockstep::launch {
 namespace {
@@ -28,9 +34,7 @@ std::string host_name() {
 
 }  // namespace
 
-Result<void> write_run_state(
-    const record::RunDirectory& run,
-    const RunStateFile& state) {
+std::string to_json(const RunStateFile& state) {
   const json object = {
       {"id", state.id},
       {"name", state.name},
@@ -47,36 +51,21 @@ Result<void> write_run_state(
       {"dollars_per_hour", state.dollars_per_hour},
       {"command", state.command},
       {"program", state.program},
-      {"price_source", state.price_source}};
-  // Renamed but not synced: after a power cut the run is over anyway, and a
-  // sync would be a good part of the time that a launch takes.
-  const std::string text =
-      object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  const os::Path path = state_path(run);
-  const os::Path temporary = path.string() + ".tmp";
-  const os::Descriptor file(
-      ::open(
-          temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file ||
-      ::write(file.get(), text.data(), text.size()) !=
-          static_cast<ssize_t>(text.size()) ||
-      ::rename(temporary.c_str(), path.c_str()) != 0) {
-    return os_error(fmt::format("cannot write {}", path.string()), errno);
-  }
-  return {};
+      {"price_source", state.price_source},
+      {"launcher", state.launcher},
+      {"head_host", state.head_host},
+      {"head_directory", state.head_directory},
+      {"hosts", state.hosts},
+      {"job_id", state.job_id}};
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-Result<std::optional<RunStateFile>> read_run_state(
-    const record::RunDirectory& run) {
-  const os::Path path = state_path(run);
-  if (!os::real_files().exists(path)) {
-    return std::optional<RunStateFile>();
-  }
-  LOCKSTEP_ASSIGN(const std::string text, os::real_files().read(path));
+Result<RunStateFile> parse_run_state(
+    const std::string& text,
+    const std::string& source) {
   const json object = json::parse(text, nullptr, false);
   if (!object.is_object()) {
-    return Error(
-        ErrorCode::kCorrupt, fmt::format("{} is not JSON", path.string()));
+    return Error(ErrorCode::kCorrupt, fmt::format("{} is not JSON", source));
   }
   RunStateFile state;
   try {
@@ -96,17 +85,119 @@ Result<std::optional<RunStateFile>> read_run_state(
     state.command = object.value("command", "");
     state.program = object.value("program", "");
     state.price_source = object.value("price_source", "");
+    state.launcher = object.value("launcher", "local");
+    state.head_host = object.value("head_host", "");
+    state.head_directory = object.value("head_directory", "");
+    state.hosts = object.value("hosts", std::vector<std::string>());
+    state.job_id = object.value("job_id", "");
   } catch (const json::exception& error) {
     return Error(
-        ErrorCode::kCorrupt,
-        fmt::format("{}: {}", path.string(), error.what()));
+        ErrorCode::kCorrupt, fmt::format("{}: {}", source, error.what()));
   }
-  if (state.state == "running" && state.host == host_name() &&
+  return state;
+}
+
+Result<void> write_run_state(
+    const record::RunDirectory& run,
+    const RunStateFile& state) {
+  // Renamed but not synced: after a power cut the run is over anyway, and a
+  // sync would be a good part of the time that a launch takes.
+  const std::string text = to_json(state);
+  const os::Path path = state_path(run);
+  const os::Path temporary =
+      fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  const os::Descriptor file(
+      ::open(
+          temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file ||
+      ::write(file.get(), text.data(), text.size()) !=
+          static_cast<ssize_t>(text.size()) ||
+      ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary.c_str());
+    return os_error(fmt::format("cannot write {}", path.string()), reason);
+  }
+  return {};
+}
+
+Result<std::optional<RunStateFile>> read_run_state(
+    const record::RunDirectory& run) {
+  const os::Path path = state_path(run);
+  if (!os::real_files().exists(path)) {
+    return std::optional<RunStateFile>();
+  }
+  LOCKSTEP_ASSIGN(const std::string text, os::real_files().read(path));
+  LOCKSTEP_ASSIGN(RunStateFile state, parse_run_state(text, path.string()));
+  if (state.is_running() && !state.is_remote() && state.host == host_name() &&
       start_ticks(state.pid) != state.pid_start) {
-    state.state = "lost";
-    state.detail = "its lockstep process is gone";
+    // It may have ended while we looked: then the file has its last word.
+    LOCKSTEP_ASSIGN(const std::string again, os::real_files().read(path));
+    LOCKSTEP_ASSIGN(state, parse_run_state(again, path.string()));
+    if (state.is_running()) {
+      state.state = "lost";
+      state.detail = "its lockstep process is gone";
+    }
   }
   return std::optional(std::move(state));
+}
+
+int64_t last_step(const record::RunDirectory& run) {
+  constexpr size_t kLines = 64;
+  int64_t step = 0;
+  for (const std::string& line : last_lines(run.events(), kLines)) {
+    const auto event = wire::parse_event(line);
+    if (!event) {
+      continue;
+    }
+    if (const auto* done = std::get_if<wire::Iteration>(&event->body)) {
+      step = std::max(step, done->step);
+    }
+  }
+  return step;
+}
+
+Result<bool> signal_run(const RunStateFile& state, bool now) {
+  // The handle first, then the check: after it the pid cannot change hands.
+  const os::Descriptor process(
+      static_cast<int>(::syscall(SYS_pidfd_open, state.pid, 0)));
+  if (!process || start_ticks(state.pid) != state.pid_start) {
+    return false;
+  }
+  const auto send = [&](int number) {
+    return ::syscall(
+               SYS_pidfd_send_signal, process.get(), number, nullptr, 0) == 0 ||
+           errno == ESRCH;
+  };
+  if (!send(SIGTERM)) {
+    return os_error(fmt::format("cannot signal process {}", state.pid), errno);
+  }
+  if (now) {
+    // One pending signal is one: another kind, and again once the first was
+    // taken.
+    send(SIGINT);
+    pollfd ended{process.get(), POLLIN, 0};
+    ::poll(&ended, 1, 200);
+    send(SIGTERM);
+  }
+  return true;
+}
+
+bool wait_until_ended(const RunStateFile& state, os::Deadline deadline) {
+  const os::Descriptor process(
+      static_cast<int>(::syscall(SYS_pidfd_open, state.pid, 0)));
+  while (process && start_ticks(state.pid) == state.pid_start) {
+    if (deadline.passed()) {
+      return false;
+    }
+    pollfd ended{process.get(), POLLIN, 0};
+    ::poll(
+        &ended,
+        1,
+        static_cast<int>(
+            std::chrono::ceil<std::chrono::milliseconds>(deadline.left())
+                .count()));
+  }
+  return true;
 }
 
 }  // namespace lockstep::launch

@@ -6,8 +6,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/result.h"
+#include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
 #include "lockstep/record/run_directory.h"
 
@@ -30,14 +32,39 @@ struct RunStateFile {
   std::string command;          // that repeats it
   std::string program;          // what the ranks run
   std::string price_source;
+  std::string launcher = "local";  // local ssh mpi slurm
+  // Where the run lives when that is not this machine: the host as ssh takes
+  // it and the run directory there. Then this directory is a mirror.
+  std::string head_host;
+  std::string head_directory;
+  std::vector<std::string> hosts;  // of the nodes, as the user wrote them
+  std::string job_id;              // of Slurm or of mpirun's process
+
+  bool is_running() const { return state == "running"; }
+  bool is_remote() const { return !head_host.empty(); }
 };
 
 Result<void> write_run_state(
     const record::RunDirectory& run,
     const RunStateFile& state);
-// "running" is checked against the process table. None when the run was not
-// made by `lockstep run`.
+// "running" is checked against the process table, unless it is a mirror or
+// belongs to another host. None when the run was not made by `lockstep run`.
 Result<std::optional<RunStateFile>> read_run_state(
     const record::RunDirectory& run);
+
+// The same as one text, for its way between machines.
+std::string to_json(const RunStateFile& state);
+Result<RunStateFile> parse_run_state(
+    const std::string& text,
+    const std::string& source);
+
+// The last step that the end of events.jsonl tells; 0: none.
+int64_t last_step(const record::RunDirectory& run);
+
+// Asks the process that runs it to stop: gracefully, or `now`. False when it
+// has ended already.
+Result<bool> signal_run(const RunStateFile& state, bool now);
+// True once that process is gone.
+bool wait_until_ended(const RunStateFile& state, os::Deadline deadline);
 
 }  // namespace lockstep::launch

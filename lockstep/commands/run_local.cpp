@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "lockstep/base/log.h"
+#include "lockstep/commands/report.h"
+#include "lockstep/commands/run_kinds.h"
+#include "lockstep/commands/run_plan.h"
+#include "lockstep/launch/launcher.h"
+#include "lockstep/launch/program.h"
+#include "lockstep/launch/progress.h"
+#include "lockstep/launch/run_record.h"
+#include "lockstep/launch/supervisor.h"
+#include "lockstep/os/process.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Job;
+
+// exec would say so too, but after a run directory was made.
+Result<void> check_program(const Job& job, const std::string& program) {
+  launch::Environment variables = os::environment();
+  if (const auto wanted = job.envs.find("PATH"); wanted != job.envs.end()) {
+    variables["PATH"] = wanted->second;
+  }
+  return launch::check_program(program, job.workdir, variables["PATH"]);
+}
+
+struct LocalPlan {
+  launch::RunRequest request;
+  std::vector<std::string> argv;
+};
+
+Result<LocalPlan> make_plan(const RunOrder& order) {
+  const Job& job = order.priced.job;
+  LocalPlan plan;
+  launch::RunRequest& request = plan.request;
+  request.job = job;
+  request.started = order.context.started;
+  request.retries = order.options.retries;
+  request.show_all = order.options.ranks == "all";
+  request.timeout = order.priced.timeout;
+  LOCKSTEP_ASSIGN(request.trainer, find_trainer(job));
+  LOCKSTEP_ASSIGN(plan.argv, launch::job_command(job, request.trainer, 0));
+  LOCKSTEP_TRY(check_program(job, plan.argv[0]));
+  request.program = program_name(job, plan.argv);
+  const auto launcher = launch::make_local_launcher(own_program());
+  LOCKSTEP_ASSIGN(auto nodes, launcher->nodes(job.procs_per_node.value_or(0)));
+  LOCKSTEP_ASSIGN(request.plan, launch::plan_ranks(std::move(nodes)));
+  request.price_per_hour = order.priced.price;
+  return plan;
+}
+
+Result<record::RunDirectory> make_run(const RunOrder& order) {
+  return record::RunDirectory::create(
+      fs::absolute(order.settings.runs_dir).lexically_normal(),
+      order.priced.job.name);
+}
+
+}  // namespace
+
+Result<os::Path> find_trainer(const Job& job) {
+  if (job.train.kind() == config::Node::Kind::kNull) {
+    return os::Path();
+  }
+  os::Path trainer = trainer_program();
+  if (trainer.empty()) {
+    return Error(ErrorCode::kNotFound, "lockstep-train is not there")
+        .with_fix(
+            "build it ('make build') or set LOCKSTEP_TRAINER_BIN to its path");
+  }
+  return trainer;
+}
+
+Result<int> run_local(const RunOrder& order) {
+  const OutputFormat format = order.context.format();
+  LOCKSTEP_ASSIGN(const LocalPlan plan, make_plan(order));
+  const launch::RunRequest& request = plan.request;
+  if (order.options.dry_run) {
+    print_plan(order.priced, request.plan, plan.argv, format);
+    return 0;
+  }
+  // Before any thread is there.
+  launch::StopSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);
+  LOCKSTEP_ASSIGN(const auto run, make_run(order));
+  launch::RunStateFile state = launch::first_state(run, request);
+  state.command = repeat_command(request.job, order.context);
+  state.price_source = order.priced.source;
+  LOCKSTEP_TRY(launch::begin_record(run, launch::job_yaml(request.job), state));
+  const auto launcher = launch::make_local_launcher(own_program());
+  Result<launch::RunOutcome> outcome = launch::RunOutcome{};
+  {
+    launch::Terminal terminal(STDERR_FILENO);
+    launch::Progress progress(
+        terminal,
+        os::real_clock(),
+        format == OutputFormat::kQuiet,
+        request.show_all);
+    progress.say(headline(run.id(), state.world_size, 0, request.program));
+    outcome =
+        launch::supervise(*launcher, request, run, state, signals, progress);
+    progress.close();
+  }
+  launch::end_record(run, request.job, outcome, state);
+  if (!outcome) {
+    return Error(std::move(outcome.error()));
+  }
+  // A failure was told when it happened.
+  if (!outcome->failure && outcome->end != launch::RunEnd::kDone) {
+    fmt::print(stderr, "lockstep: {}\n", state.detail);
+  }
+  const auto report = make_report(run);
+  if (report) {
+    print_report(*report, format);
+  } else {
+    log_warning(report.error().to_string());
+  }
+  return state.exit_code;
+}
+
+}  // namespace lockstep::commands

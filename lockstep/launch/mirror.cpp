@@ -1,0 +1,259 @@
+#include "lockstep/launch/mirror.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "lockstep/launch/run_verbs.h"
+#include "lockstep/os/descriptor.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Duration kAnswer = seconds(20);  // of the far end
+constexpr int kFirstWait = 100;            // milliseconds, for news
+constexpr int kLongestWait = 250;
+
+Result<void> write_at(
+    const os::Path& path,
+    uint64_t offset,
+    const json::binary_t& data,
+    int flags) {
+  const os::Descriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666));
+  size_t done = 0;
+  while (file && done < data.size()) {
+    const ssize_t size = ::pwrite(
+        file.get(),
+        data.data() + done,
+        data.size() - done,
+        static_cast<off_t>(offset + done));
+    if (size < 0 && errno != EINTR) {
+      break;
+    }
+    done += size > 0 ? static_cast<size_t>(size) : 0;
+  }
+  if (!file || done < data.size()) {
+    return os_error(fmt::format("cannot write {}", path.string()), errno);
+  }
+  return {};
+}
+
+class RemoteMirror : public Mirror {
+ public:
+  RemoteMirror(
+      const record::RunDirectory& run,
+      RunStateFile state,
+      Connect connect,
+      std::unique_ptr<reach::Session> session)
+      : run_(run),
+        state_(std::move(state)),
+        connect_(std::move(connect)),
+        session_(std::move(session)) {}
+
+  const RunStateFile& state() const override { return state_; }
+
+  Result<bool> update(os::Deadline deadline) override {
+    LOCKSTEP_ASSIGN(const bool mine, take_lock());
+    if (!mine) {
+      // Somebody else brings the files; we look at them.
+      os::real_clock().sleep_for(milliseconds(kFirstWait));
+      LOCKSTEP_ASSIGN(const auto state, read_run_state(run_));
+      state_ = state.value_or(state_);
+      return true;
+    }
+    while (true) {
+      json offsets = json::object();
+      for (const std::string& name : followed_files(run_)) {
+        const auto size = os::real_files().size(run_.path() / name);
+        offsets[name] = size ? size->count : 0;
+      }
+      LOCKSTEP_ASSIGN(
+          const json answer,
+          call(
+              "tail",
+              {{"offsets", offsets}, {"wait", wait_}, {"state", told_}}));
+      bool any = false;
+      for (const json& piece : answer.at("pieces")) {
+        const std::string name = piece.at("name").get<std::string>();
+        if (!is_plain_name(name)) {
+          return Error(
+              ErrorCode::kCorrupt,
+              fmt::format("{} offers a file '{}'", state_.head_host, name));
+        }
+        any = true;
+        LOCKSTEP_TRY(write_at(
+            run_.path() / name,
+            piece.at("offset").get<uint64_t>(),
+            piece.at("data").get_binary(),
+            0));
+      }
+      wait_ = any ? kFirstWait : std::min(kLongestWait, wait_ + 10);
+      LOCKSTEP_TRY(take_state(answer.at("state").get<std::string>()));
+      const bool complete = !answer.at("more").get<bool>();
+      if (complete || deadline.passed()) {
+        return complete;
+      }
+    }
+  }
+
+  Result<void> stop(bool now) override {
+    LOCKSTEP_TRY(call("stop", {{"now", now}}));
+    return {};
+  }
+
+  Result<void> fetch_all() override {
+    LOCKSTEP_ASSIGN(const bool mine, take_lock());
+    if (!mine) {
+      return {};
+    }
+    LOCKSTEP_ASSIGN(const json answer, call("files", json::object()));
+    const std::vector<std::string> followed = followed_files(run_);
+    for (const json& file : answer.at("files")) {
+      const std::string name = file.at("name").get<std::string>();
+      if (!is_plain_name(name)) {
+        continue;
+      }
+      const bool grows = std::ranges::find(followed, name) != followed.end();
+      LOCKSTEP_TRY(bring(
+          name,
+          file.at("size").get<uint64_t>(),
+          file.at("time").get<int64_t>(),
+          grows));
+    }
+    return write_run_state(run_, state_);
+  }
+
+ private:
+  // One process at a time; when it goes, the next takes over.
+  Result<bool> take_lock() {
+    if (lock_) {
+      return true;
+    }
+    const os::Path path = run_.path() / ".mirror";
+    os::Descriptor lock(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!lock) {
+      return os_error(fmt::format("cannot write {}", path.string()), errno);
+    }
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      return false;
+    }
+    lock_ = std::move(lock);
+    return true;
+  }
+
+  // The head's own words, with where it is seen from here.
+  Result<void> take_state(const std::string& text) {
+    if (text == told_) {
+      return {};
+    }
+    LOCKSTEP_ASSIGN(RunStateFile now, parse_run_state(text, state_.head_host));
+    now.launcher = state_.launcher;
+    now.head_host = state_.head_host;
+    now.head_directory = state_.head_directory;
+    now.hosts = state_.hosts;
+    now.command = state_.command;
+    // How long it took is the head's to say, when it began is ours: clocks may
+    // be off.
+    now.ended += now.ended > 0 ? state_.started - now.started : 0;
+    now.started = state_.started;
+    told_ = text;
+    state_ = std::move(now);
+    // The end is written when everything is here: fetch_all().
+    return state_.is_running() ? write_run_state(run_, state_) : Result<void>();
+  }
+
+  Result<json> call(const std::string& verb, json arguments) {
+    if (session_ == nullptr) {
+      LOCKSTEP_ASSIGN(session_, connect_());
+    }
+    arguments["directory"] = state_.head_directory;
+    auto answer = session_->call(
+        verb, std::move(arguments), os::Deadline::after(kAnswer));
+    if (!answer && (answer.error().code() == ErrorCode::kUnavailable ||
+                    answer.error().code() == ErrorCode::kTimeout)) {
+      session_.reset();
+    }
+    return answer;
+  }
+
+  Result<void>
+  bring(const std::string& name, uint64_t size, int64_t time, bool grows) {
+    const os::Path path = run_.path() / name;
+    struct stat facts{};
+    const bool there = ::stat(path.c_str(), &facts) == 0;
+    const int64_t ours =
+        static_cast<int64_t>(facts.st_mtim.tv_sec) * 1'000'000'000 +
+        facts.st_mtim.tv_nsec;
+    if (there && static_cast<uint64_t>(facts.st_size) == size &&
+        (grows || ours == time)) {
+      return {};
+    }
+    LOCKSTEP_TRY(os::real_files().make_directories(path.parent_path()));
+    const os::Path temporary =
+        path.parent_path() / ("." + path.filename().string() + ".tmp-fetch");
+    const auto fetched = fetch(name, temporary);
+    if (!fetched) {
+      ::unlink(temporary.c_str());
+      // A checkpoint that was replaced meanwhile has another name's turn.
+      return fetched.error().code() == ErrorCode::kNotFound ? Result<void>()
+                                                            : fetched;
+    }
+    const timespec stamp{time / 1'000'000'000, time % 1'000'000'000};
+    const timespec times[2] = {stamp, stamp};
+    ::utimensat(AT_FDCWD, temporary.c_str(), times, 0);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      return os_error(fmt::format("cannot write {}", path.string()), errno);
+    }
+    return {};
+  }
+
+  Result<void> fetch(const std::string& name, const os::Path& to) {
+    uint64_t offset = 0;
+    int flags = O_TRUNC;
+    while (true) {
+      LOCKSTEP_ASSIGN(
+          const json piece,
+          call("fetch", {{"name", name}, {"offset", offset}}));
+      const auto& data = piece.at("data").get_binary();
+      LOCKSTEP_TRY(write_at(to, offset, data, flags));
+      flags = 0;
+      offset += data.size();
+      if (data.empty() || offset >= piece.at("size").get<uint64_t>()) {
+        return {};
+      }
+    }
+  }
+
+  record::RunDirectory run_;
+  RunStateFile state_;
+  Connect connect_;
+  std::unique_ptr<reach::Session> session_;
+  os::Descriptor lock_;
+  std::string told_;  // the state as the head wrote it
+  int wait_ = kFirstWait;
+};
+
+}  // namespace
+
+std::unique_ptr<Mirror> open_mirror(
+    const record::RunDirectory& run,
+    RunStateFile state,
+    Connect connect,
+    std::unique_ptr<reach::Session> session) {
+  return std::make_unique<RemoteMirror>(
+      run, std::move(state), std::move(connect), std::move(session));
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,119 @@
+#include "lockstep/launch/run_record.h"
+
+#include <unistd.h>
+
+#include <map>
+
+#include "lockstep/base/log.h"
+#include "lockstep/launch/process_tree.h"
+#include "lockstep/record/csv.h"
+#include "lockstep/record/event_log.h"
+#include "lockstep/record/logbook.h"
+
+namespace lockstep::launch {
+namespace {
+
+void warn(const Result<void>& result) {
+  if (!result) {
+    log_warning(result.error().to_string());
+  }
+}
+
+// A program that wrote metrics as events, or was read by patterns, has no
+// table of them yet; the trainer makes its own.
+Result<void> write_metrics(const record::RunDirectory& run) {
+  if (os::real_files().exists(run.metrics())) {
+    return {};
+  }
+  std::map<int64_t, std::pair<int64_t, std::map<std::string, double>>> sums;
+  std::map<std::pair<int64_t, std::string>, int> counts;
+  record::EventReader reader(run.events());
+  LOCKSTEP_TRY(reader.poll([&](const wire::Event& event, const auto&) {
+    if (const auto* metric = std::get_if<wire::Metric>(&event.body)) {
+      auto& [epoch, values] = sums[metric->step];
+      epoch = metric->epoch;
+      for (const auto& [name, value] : metric->values) {
+        values[name] += value;
+        ++counts[{metric->step, name}];
+      }
+    }
+  }));
+  if (sums.empty()) {
+    return {};
+  }
+  LOCKSTEP_ASSIGN(
+      auto table, record::MetricsTable::open(os::real_files(), run.metrics()));
+  for (auto& [step, row] : sums) {
+    for (auto& [name, value] : row.second) {
+      value /= counts[{step, name}];
+    }
+    LOCKSTEP_TRY(table.add(step, row.first, row.second));
+  }
+  return {};
+}
+
+}  // namespace
+
+RunStateFile first_state(
+    const record::RunDirectory& run,
+    const RunRequest& request) {
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof host - 1);
+  RunStateFile state;
+  state.id = run.id();
+  state.name = request.job.name;
+  state.state = "running";
+  state.host = host;
+  state.pid = ::getpid();
+  state.pid_start = start_ticks(state.pid).value_or(0);
+  state.started = os::real_clock().unix_seconds();
+  state.world_size = request.plan.world_size();
+  state.program = request.program;
+  if (request.price_per_hour) {
+    state.dollars_per_hour = request.price_per_hour->dollars();
+  }
+  return state;
+}
+
+Result<void> begin_record(
+    const record::RunDirectory& run,
+    const std::string& job_yaml,
+    const RunStateFile& state) {
+  {
+    LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
+    LOCKSTEP_TRY(file->append(job_yaml));
+  }
+  return write_run_state(run, state);
+}
+
+void end_record(
+    const record::RunDirectory& run,
+    const Job& job,
+    const Result<RunOutcome>& outcome,
+    RunStateFile& state) {
+  state.ended = os::real_clock().unix_seconds();
+  state.state = outcome ? to_string(outcome->end) : "failed";
+  state.exit_code = outcome ? exit_code(outcome->end) : 1;
+  state.detail =
+      redact(job, outcome ? outcome->detail : outcome.error().to_string());
+  if (outcome) {
+    std::optional<Money> price;
+    if (state.dollars_per_hour > 0) {
+      price = Money::from_dollars(state.dollars_per_hour);
+    }
+    warn(write_metrics(run));
+    warn(
+        record::write_logbook(
+            run,
+            {.name = job.name,
+             .command = state.command,
+             .price_per_hour = price,
+             .price_source = state.price_source,
+             .started = state.started,
+             .ended = state.ended,
+             .ending = outcome->end == RunEnd::kDone ? "" : state.detail}));
+  }
+  warn(write_run_state(run, state));
+}
+
+}  // namespace lockstep::launch
