@@ -1,45 +1,17 @@
 #include "lockstep/wire/handshake.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
-#include <openssl/hmac.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <span>
 #include <string>
 
 #include "lockstep/os/file.h"
-
-// On the wire, all of fixed size:
-//   client -> server   magic, client's challenge
-//   server -> client   magic, server's challenge
-//   client -> server   proof
-//   server -> client   1 and its proof, or 0 and zeroes when it refuses
-// The client proves itself first: a stranger learns nothing made with the key.
+#include "lockstep/wire/proof.h"
 
 namespace lockstep::wire {
 namespace {
-
-constexpr size_t kProofSize = 32;
-constexpr std::array<uint8_t, 4> kMagic = {'L', 'S', 'K', '1'};
-
-using Proof = std::array<uint8_t, kProofSize>;
-
-struct Hello {
-  std::array<uint8_t, 4> magic = kMagic;
-  Key challenge{};
-};
-
-struct Verdict {
-  uint8_t accepted = 0;
-  Proof proof{};
-};
-
-// Messages are plain bytes without padding.
-static_assert(sizeof(Hello) == 36 && sizeof(Verdict) == 33);
 
 template <class T>
 Result<void> send(os::Connection& connection, const T& value, os::Deadline d) {
@@ -51,45 +23,10 @@ Result<void> receive(os::Connection& connection, T& value, os::Deadline d) {
   return connection.read_all(std::as_writable_bytes(std::span(&value, 1)), d);
 }
 
-// What both ends know after the hellos.
-struct Talk {
-  const Key* key;
-  std::string_view purpose;
-  Key client{};
-  Key server{};
-
-  // The role keeps one end's proof from being sent back to it; the lengths
-  // of what follows the purpose are fixed, so no two talks read alike.
-  Proof prove(std::string_view role) const {
-    std::string text =
-        fmt::format("lockstep 1 {} {}", role, purpose) + std::string(1, '\0');
-    text.append(client.begin(), client.end());
-    text.append(server.begin(), server.end());
-    Proof proof{};
-    unsigned int size = proof.size();
-    ::HMAC(
-        ::EVP_sha256(),
-        key->data(),
-        static_cast<int>(key->size()),
-        reinterpret_cast<const unsigned char*>(text.data()),
-        text.size(),
-        proof.data(),
-        &size);
-    return proof;
-  }
-};
-
-// In a time that does not tell how many bytes agree.
-bool equal(const Proof& a, const Proof& b) {
-  return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
 Error refused(const os::Connection& connection, const char* why) {
   return Error(
       ErrorCode::kPermission, fmt::format("{} {}", connection.peer(), why));
 }
-
-constexpr const char* kStranger = "does not speak the lockstep protocol";
 
 Result<void> greet_client_steps(
     os::Connection& connection,
@@ -105,13 +42,13 @@ Result<void> greet_client_steps(
   talk.client = ours.challenge;
   talk.server = theirs.challenge;
   LOCKSTEP_TRY(send(connection, talk.prove("client"), deadline));
-  Verdict verdict;
+  Answer verdict;
   LOCKSTEP_TRY(receive(connection, verdict, deadline));
   if (verdict.accepted != 1) {
-    return refused(connection, "refused the key: it belongs to another run");
+    return refused(connection, kRefusedKey);
   }
   if (!equal(verdict.proof, talk.prove("server"))) {
-    return refused(connection, "does not hold the key of this run");
+    return refused(connection, kWrongKey);
   }
   return {};
 }
@@ -133,12 +70,12 @@ Result<void> greet_server_steps(
   LOCKSTEP_TRY(receive(connection, proof, deadline));
   if (!equal(proof, talk.prove("client"))) {
     // Told, so that an honest client with an old key need not guess.
-    LOCKSTEP_TRY(send(connection, Verdict{}, deadline));
-    return refused(connection, "does not hold the key of this run");
+    LOCKSTEP_TRY(send(connection, Answer{}, deadline));
+    return refused(connection, kWrongKey);
   }
   return send(
       connection,
-      Verdict{.accepted = 1, .proof = talk.prove("server")},
+      Answer{.accepted = 1, .proof = talk.prove("server")},
       deadline);
 }
 
