@@ -232,7 +232,9 @@ def test_cost_is_told(control):
 def test_retries_make_generations(control):
     script = (
         "echo generation $LOCKSTEP_GENERATION $TORCHELASTIC_RESTART_COUNT "
-        "of $TORCHELASTIC_MAX_RESTARTS; [ $LOCKSTEP_GENERATION = 2 ]"
+        "of $TORCHELASTIC_MAX_RESTARTS; [ $LOCKSTEP_GENERATION = 2 ] && exit; "
+        # Rank 0 fails: it has printed its line then.
+        "[ $RANK = 1 ] && exec sleep 60; exit 1"
     )
     result = control.call("run", "--procs", 2, "--retries", 3, "--", "bash", "-c", script)
     assert result.returncode == 0, result.stderr

@@ -36,6 +36,7 @@ struct RankCommand {
 };
 
 struct StartRequest {
+  int generation = 0;
   std::vector<RankCommand> commands;
   int stop_signal = 15;
   // How long ranks may take to end when whoever started them is gone.
@@ -98,6 +99,8 @@ class Agent {
   // The signal to all ranks now, SIGKILL to whatever is left after `grace`.
   // NodeIdle follows.
   virtual Result<void> end(int signal, Duration grace) = 0;
+  // Asks where a rank sits; answered by RankPlace.
+  virtual void inspect(int rank) = 0;
   // Readable when receive() has something to say; -1: call it on every tick.
   virtual int descriptor() const = 0;
   // What happened since the last call. `files`: look at output and events too

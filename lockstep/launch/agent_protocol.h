@@ -4,20 +4,24 @@
 // with a "type". Every reader is tolerant of unknown keys and refuses what it
 // cannot use with kCorrupt; none trusts a size or a number. Fuzzed.
 //
-//   agent -> head   join   version, node, host, cores, gpus, interface,
-//                          head_address (that it dialled), logs (offsets by
-//                          rank)
-//                   beat   time                    every second
-//                   report the words of agent.h    (events in batches)
-//                   bytes  rank, offset, data      of a rank's log
-//                   rest   rank, size              the log is complete to there
-//   head -> agent   welcome  lease, generation     or refuse reason
-//                   beat     time
+//   agent -> head   join     who it is
+//                   beat     time                    every second
+//                   reports  the words of agent.h, numbered; kept by the agent
+//                            until the head said that it heard them
+//                   bytes    rank, offset, data      of a rank's log
+//                   rest     rank, size              where the log ends
+//   head -> agent   welcome  lease, generation, what it has heard; or refuse
+//                   beat     time, heard
 //                   start    StartRequest
 //                   end      signal, grace
 //                   inspect  rank
-//                   bye                            nothing more will come
+//                   bye                              nothing more will come
+//
+// Offsets count from where a generation's output begins. Reports and bytes
+// carry the generation they belong to: what is late is left out.
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,32 +40,45 @@ inline constexpr Duration kRejoin = std::chrono::minutes(10);
 
 struct Join {
   int version = kAgentProtocol;
-  int node = 0;  // index in the plan; for a shim: its rank
+  int node = 0;         // index in the plan; for a shim: its rank
+  std::string session;  // of this process: another one starts from nothing
   std::string host;
   int cores = 1;
   int gpus = 0;
   std::string interface;     // that reaches the head
   std::string own_address;   // of that interface
   std::string head_address;  // that it dialled
+  double time = 0;           // Unix seconds there
 };
 struct Beat {
-  double time = 0;  // Unix seconds, for the clock skew
+  double time = 0;     // Unix seconds, for the clock skew
+  uint64_t heard = 0;  // by the head: how many reports came
+};
+struct Reports {
+  int generation = 0;
+  uint64_t first = 0;  // the number of the first, from 0 in a session
+  std::vector<Report> reports;
 };
 struct LogBytes {
+  int generation = 0;
   int rank = 0;
   uint64_t offset = 0;
   std::string data;
 };
-struct LogRest {  // nothing of this generation's log will follow
+struct LogRest {  // this generation's log ends there; bytes may still follow
+  int generation = 0;
   int rank = 0;
   uint64_t size = 0;
 };
-using AgentMessage =
-    std::variant<Join, Beat, std::vector<Report>, LogBytes, LogRest>;
+using AgentMessage = std::variant<Join, Beat, Reports, LogBytes, LogRest>;
 
 struct Welcome {
   Duration lease{};
-  int generation = 0;
+  // That this node takes part in, as the head sees it; -1: none. An agent
+  // whose ranks are of another one ends them.
+  int generation = -1;
+  uint64_t heard = 0;
+  std::map<int, uint64_t> logs;  // of that generation, bytes that came, by rank
 };
 struct Refuse {
   std::string reason;

@@ -25,8 +25,9 @@ class CoordinatorTest : public ::testing::Test {
         *record::RunDirectory::create(root_, "x"));
     coordinator_ = std::move(*Coordinator::open(files_, clock_, *run_));
     network_ = os::make_fake_network();
-    ASSERT_TRUE(coordinator_->begin_generation(*network_, "head", "prog", 2)
-                    .has_value());
+    ASSERT_TRUE(
+        coordinator_->begin_generation(*network_, {.host = "head"}, "prog", 2)
+            .has_value());
   }
   void TearDown() override {
     coordinator_.reset();
@@ -65,10 +66,9 @@ TEST_F(CoordinatorTest, ServesTheRendezvousUnderItsKey) {
   EXPECT_EQ(facts.st_mode & 0777, 0600U);
   const auto key = wire::read_key_file(coordinator_->key_file());
   ASSERT_TRUE(key.has_value());
-  const auto address = os::parse_address(coordinator_->address());
-  ASSERT_TRUE(address.has_value());
+  const os::Address address = coordinator_->address();
   const auto deadline = os::Deadline::after(std::chrono::seconds(10));
-  auto client = wire::connect_rendezvous(*network_, *address, *key, deadline);
+  auto client = wire::connect_rendezvous(*network_, address, *key, deadline);
   ASSERT_TRUE(client.has_value()) << client.error().to_string();
   ASSERT_TRUE((*client)->put("k", "v").has_value());
   EXPECT_EQ(*(*client)->get("k", deadline), "v");
@@ -102,7 +102,7 @@ TEST_F(CoordinatorTest, KeepsTheLiveState) {
   EXPECT_EQ(
       progress_text(
           live, 2, std::chrono::seconds(12), Money::from_dollars(0.002)),
-      "epoch 0  step 11/100  loss_d 0.25  16.8 samples/s  12.0 s  $0.002000  "
+      "epoch 0  step 11/100  loss_d 0.25  16 samples/s  12.0 s  $0.002000  "
       "eta 1m 29s");
 }
 
@@ -147,7 +147,8 @@ TEST_F(CoordinatorTest, StartsAGenerationAfresh) {
   ASSERT_TRUE(coordinator_->take(exit, "a").has_value());
   ASSERT_TRUE(coordinator_->failure());
   ASSERT_TRUE(
-      coordinator_->begin_generation(*network_, "head", "prog", 2).has_value());
+      coordinator_->begin_generation(*network_, {.host = "head"}, "prog", 2)
+          .has_value());
   EXPECT_FALSE(coordinator_->failure());
   EXPECT_EQ(coordinator_->live().ranks_ended, 0);
   take(0, 20, iteration(64, 1));

@@ -4,6 +4,11 @@
 // what their messages cost. Strangers have two seconds for the hand-shake and
 // 256 places; beyond those the one that was silent longest goes. What is
 // refused is logged, at most a line a second, with its address and why.
+//
+// A node whose connection was closed has `patience` to come back; one that is
+// connected and silent for `lease` is lost. A lost node that came back is
+// present(), and takes part again after readmit(). receive() does all the work:
+// call it a few times a second.
 
 #include <memory>
 #include <string>
@@ -23,6 +28,11 @@ struct HubOptions {
   int first_port = 0;  // 0: any free one
   int last_port = 0;
   size_t nodes = 0;  // how many agents belong to the run
+  // Names for messages, by node; empty: as each one says.
+  std::vector<std::string> hosts;
+  Duration beat = kBeat;
+  Duration lease = kLease;
+  Duration patience = std::chrono::seconds(2);
 };
 
 class Hub : public NodeGroup {
@@ -39,10 +49,8 @@ class Hub : public NodeGroup {
   virtual Result<void> gather(os::Deadline deadline) = 0;
   // As it joined; none when it never did.
   virtual const Join* joined(size_t node) const = 0;
-  // Nodes that are connected now, lost ones that came back included: what a new
-  // generation can use. A lost node that is back is used after readmit().
-  virtual std::vector<size_t> present() const = 0;
-  virtual void readmit(size_t node) = 0;
+  // Connections that were refused, ever.
+  virtual size_t refused() const = 0;
   // Says bye to all and waits until they have heard it.
   virtual void close(os::Deadline deadline) = 0;
 };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/result.h"
-#include "lockstep/launch/agent.h"
+#include "lockstep/launch/nodes.h"
 #include "lockstep/launch/rank_plan.h"
 #include "lockstep/os/file.h"
 
@@ -20,9 +20,9 @@ class Launcher {
   virtual std::string name() const = 0;
   // The nodes with their facts, first the head; `procs` 0: by GPU, else 1.
   virtual Result<std::vector<PlannedNode>> nodes(int procs) = 0;
-  // An agent on each node, in the order of nodes(). Called again for a new
-  // generation when a node was lost.
-  virtual Result<std::vector<std::unique_ptr<Agent>>> start_agents() = 0;
+  // The nodes with an agent on each, in the order of nodes(). Called again for
+  // a new generation when a node was lost.
+  virtual Result<std::unique_ptr<NodeGroup>> start_agents() = 0;
   // Where ranks of all nodes reach the coordinator and the first rank.
   virtual std::string head_address() const = 0;
 };

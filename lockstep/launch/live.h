@@ -1,7 +1,9 @@
 #pragma once
 
 // What is known about a run while it goes on, from its events alone: the
-// coordinator keeps one, and so does a front end that only follows files. Pure.
+// coordinator keeps one, and so does a front end that only follows files. Rates
+// come from each rank's own clock, so clocks that differ between nodes do not
+// matter. Pure.
 
 #include <cstdint>
 #include <deque>
@@ -31,19 +33,25 @@ class LiveTracker {
   void rank_started() { ++state_.ranks_started; }
   void rank_ended() { ++state_.ranks_ended; }
   // A new generation: nothing started, nothing ended.
-  void restart();
+  void restart() { *this = LiveTracker(); }
   const LiveState& state() const { return state_; }
 
  private:
-  void take_iteration(const wire::Event& event, const wire::Iteration& done);
   struct Sample {
     double time = 0;
     int64_t samples = 0;
   };
+  // The last iterations of a rank. The first entry only says when the second
+  // began.
+  struct Window {
+    std::deque<Sample> entries;
+    int64_t samples = 0;  // of all but the first
+    double rate = 0;      // 0: not known yet
+    int64_t step = 0;     // the last one
+  };
+  void take_iteration(const wire::Event& event, const wire::Iteration& done);
   LiveState state_;
-  std::deque<Sample> window_;
-  int64_t window_samples_ = 0;
-  std::map<int, std::pair<int64_t, double>> last_step_;  // step, time by rank
+  std::map<int, Window> windows_;  // by rank
 };
 
 }  // namespace lockstep::launch

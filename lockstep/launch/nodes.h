@@ -33,13 +33,26 @@ class NodeGroup {
   virtual void end(int signal, Duration grace) = 0;
   // Asks where a rank sits; answered by RankPlace.
   virtual void inspect(size_t node, int rank) = 0;
+  // Nodes that a new generation can use, lost ones that came back included:
+  // such a one takes part again after readmit().
+  virtual std::vector<size_t> present() const {
+    std::vector<size_t> found;
+    for (size_t node = 0; node < size(); ++node) {
+      if (!is_lost(node)) {
+        found.push_back(node);
+      }
+    }
+    return found;
+  }
+  virtual void readmit(size_t /*node*/) {}
   // Readable when receive() has something to say.
   virtual int descriptor() const = 0;
   // What happened since the last call, of nodes that have news only: its cost
   // follows the news, not the number of nodes. `files` and `room` as in
   // Agent::receive.
   virtual std::vector<NodeReport> receive(bool files, size_t room) = 0;
-  // Bytes of wanted output that did not come yet.
+  // Bytes of output that did not come yet: wanted by reports, or on their way
+  // from a node to its log here.
   virtual size_t output_left() = 0;
 };
 

@@ -8,7 +8,9 @@
 #include <string>
 
 #include "lockstep/base/units.h"
-#include "lockstep/launch/coordinator.h"
+#include "lockstep/launch/agent.h"
+#include "lockstep/launch/console.h"
+#include "lockstep/launch/live.h"
 #include "lockstep/launch/terminal.h"
 #include "lockstep/os/clock.h"
 
@@ -22,28 +24,23 @@ std::string progress_text(
     Duration elapsed,
     std::optional<Money> cost);
 
-class Progress {
+class Progress : public Console {
  public:
   // `quiet`: nothing is shown. `prefix`: lines carry "[r3] ".
   Progress(Terminal& terminal, const os::Clock& clock, bool quiet, bool prefix)
       : terminal_(terminal), clock_(clock), quiet_(quiet), prefix_(prefix) {}
 
-  void output(int rank, const std::string& line);
-  // A line of lockstep's own.
-  void say(const std::string& text);
-  // One that is shown even when all else is quiet.
-  void alarm(const std::string& text) { terminal_.line(text); }
-  // Call often; it decides when to draw.
+  void output(int rank, const std::string& line) override;
+  void say(const std::string& text) override;
+  void alarm(const std::string& text) override { terminal_.line(text); }
   void update(
       const LiveState& live,
       int world_size,
       Duration elapsed,
-      std::optional<Money> cost);
+      std::optional<Money> cost) override;
   void close() { terminal_.status(""); }
-  // Bytes of output that it takes now.
-  size_t room() const { return quiet_ ? 1 << 20 : terminal_.room(); }
-  // Until there is room; false when nobody reads.
-  bool wait_for_room() { return quiet_ || terminal_.drain(); }
+  size_t room() const override { return quiet_ ? 1 << 20 : terminal_.room(); }
+  bool wait_for_room() override { return quiet_ || terminal_.drain(); }
 
  private:
   Terminal& terminal_;

@@ -120,7 +120,11 @@ Environment rank_environment(
   set("LOCKSTEP_RUN_ID", facts.run_id);
   set("LOCKSTEP_RUN_DIR", facts.run_directory);
   set("LOCKSTEP_EVENTS",
-      fmt::format("{}/ranks/{}.jsonl", facts.run_directory, slot.rank));
+      fmt::format(
+          "{}/{}.jsonl",
+          facts.events_directory.empty() ? facts.run_directory + "/ranks"
+                                         : facts.events_directory,
+          slot.rank));
   set("LOCKSTEP_COORDINATOR", facts.coordinator);
   set("LOCKSTEP_KEY_FILE", facts.key_file);
   set("LOCKSTEP_GENERATION", facts.generation);

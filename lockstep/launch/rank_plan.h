@@ -42,6 +42,7 @@ Result<RankPlan> plan_ranks(std::vector<PlannedNode> nodes);
 struct GenerationFacts {
   std::string run_id;
   std::string run_directory;
+  std::string events_directory;  // empty: ranks/ of the run directory
   std::string master_address;
   int master_port = 0;
   std::string coordinator;  // address of the rendezvous

@@ -1,16 +1,14 @@
 #include "lockstep/launch/supervisor.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/ports.h"
 #include "lockstep/os/socket.h"
 
 namespace lockstep::launch {
@@ -19,63 +17,69 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Duration kLook = milliseconds(100);  // at output and events
+constexpr auto kLook = milliseconds(100);  // at output and events
 constexpr Duration kCulpritWait = milliseconds(500);
 constexpr Duration kFailureGrace = seconds(2);  // for ranks beside a failed one
 constexpr Duration kKillPatience = seconds(10);  // SIGKILL to gone
 constexpr Duration kMostOrphanGrace = seconds(10);
-
-// A port that is free now, for MASTER_PORT: whoever listens there comes later.
-Result<int> free_port(const std::string& address) {
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  ::inet_pton(AF_INET, address.c_str(), &place.sin_addr);
-  const os::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  socklen_t size = sizeof place;
-  auto* generic = reinterpret_cast<sockaddr*>(&place);
-  if (!socket || ::bind(socket.get(), generic, size) != 0 ||
-      ::getsockname(socket.get(), generic, &size) != 0) {
-    return os_error("cannot find a free port", errno);
-  }
-  return ntohs(place.sin_port);
-}
+constexpr Duration kOutputPatience = seconds(10);
+constexpr Duration kReturnPatience = seconds(30);  // for the first node
 
 enum class Cause { kNone, kFailure, kInterrupt, kTimeout, kCap };
 
 class Supervisor {
  public:
+  // Either a launcher that makes the group, or the group itself.
   Supervisor(
-      Launcher& launcher,
+      Launcher* launcher,
+      NodeGroup* nodes,
       const RunRequest& request,
       const record::RunDirectory& run,
       RunStateFile& state,
       StopSignals& signals,
-      Progress& progress,
+      Console& console,
       Coordinator& coordinator)
       : launcher_(launcher),
+        nodes_(nodes),
         request_(request),
         run_(run),
         state_(state),
         signals_(signals),
-        progress_(progress),
+        console_(console),
         coordinator_(coordinator),
         cap_(cap_of(request.job, request.price_per_hour)) {}
 
   Result<RunOutcome> run() {
-    LOCKSTEP_ASSIGN(const int stop, parse_signal(request_.job.stop_signal));
-    stop_signal_ = stop;
-    LOCKSTEP_ASSIGN(agents_, launcher_.start_agents());
-    if (!request_.job.setup.empty()) {
+    Result<RunOutcome> outcome = run_generations();
+    if (!outcome && nodes_ != nullptr) {
+      nodes_->end(SIGKILL, Duration(0));
+    }
+    return outcome;
+  }
+
+ private:
+  Result<RunOutcome> run_generations() {
+    LOCKSTEP_ASSIGN(start_.stop_signal, parse_signal(request_.job.stop_signal));
+    start_.run_id = run_.id();
+    start_.max_restarts = request_.retries;
+    start_.show_all = request_.show_all;
+    start_.orphan_grace =
+        std::min<Duration>(request_.job.grace, kMostOrphanGrace);
+    whole_ = whole_generation(
+        request_.plan,
+        request_.places.empty() ? std::vector{own_place()} : request_.places,
+        request_.members);
+    LOCKSTEP_TRY(find_nodes());
+    if (launcher_ != nullptr && !request_.job.setup.empty()) {
       LOCKSTEP_TRY(begin("setup", 1));
-      LOCKSTEP_TRY(start_setup());
+      LOCKSTEP_TRY(
+          start_on(0, make_setup(request_.job, whole_.places.front(), start_)));
       run_to_idle();
     }
     while (cause_ == Cause::kNone) {
-      LOCKSTEP_TRY(begin(request_.program, request_.plan.world_size()));
       LOCKSTEP_TRY(start_ranks());
       run_to_idle();
-      if (cause_ != Cause::kFailure || generation_ >= request_.retries ||
-          interrupts_ > 0) {
+      if (!may_restart()) {
         break;
       }
       LOCKSTEP_TRY(restart());
@@ -84,7 +88,6 @@ class Supervisor {
     return finish();
   }
 
- private:
   Duration elapsed() const { return os::real_clock().now() - request_.started; }
 
   std::optional<Money> cost() const {
@@ -94,128 +97,131 @@ class Supervisor {
     return *request_.price_per_hour * (to_seconds(elapsed()) / 3600);
   }
 
-  Result<void> begin(const std::string& program, int world_size) {
-    return coordinator_.begin_generation(
-        os::real_network(), launcher_.head_address(), program, world_size);
+  // This machine, when nobody said where things are.
+  NodePlace own_place() const {
+    NodePlace place;
+    place.workdir = request_.job.workdir;
+    place.trainer = request_.trainer;
+    place.run_directory = std::filesystem::absolute(run_.path());
+    place.folder = place.run_directory;
+    place.key_file = std::filesystem::absolute(coordinator_.key_file());
+    place.inherited = os::environment();
+    place.head_address = launcher_ == nullptr ? "" : launcher_->head_address();
+    return place;
   }
 
-  Duration orphan_grace() const {
-    return std::min<Duration>(request_.job.grace, kMostOrphanGrace);
-  }
-
-  Result<void> start_setup() {
-    StartRequest start;
-    start.stop_signal = stop_signal_;
-    start.orphan_grace = orphan_grace();
-    RankCommand command;
-    command.rank = kSetupRank;
-    command.argv = {"bash", "-c", request_.job.setup};
-    command.environment = without_launchers(os::environment());
-    for (const auto* wanted :
-         {&request_.job.envs, &request_.job.secret_values}) {
-      for (const auto& [name, value] : *wanted) {
-        command.environment[name] = value;
-      }
+  Result<void> find_nodes() {
+    if (launcher_ != nullptr) {
+      owned_.reset();  // the last one ends what it has before the next begins
+      LOCKSTEP_ASSIGN(owned_, launcher_->start_agents());
+      nodes_ = owned_.get();
     }
-    command.directory = request_.job.workdir;
-    command.log = run_.path() / "ranks" / "setup.log";
-    command.show = true;
-    start.commands.push_back(std::move(command));
-    return agents_.front()->start(start);
+    busy_.assign(nodes_->size(), false);
+    return {};
+  }
+
+  Result<void> begin(const std::string& program, int world_size) {
+    os::Address address;
+    address.host = whole_.plan.nodes.size() > 1
+                       ? "0.0.0.0"
+                       : whole_.places.front().head_address;
+    if (request_.first_port > 0) {
+      LOCKSTEP_ASSIGN(
+          const int port, free_port(request_.first_port, request_.last_port));
+      address.port = static_cast<uint16_t>(port);
+    }
+    LOCKSTEP_TRY(coordinator_.begin_generation(
+        os::real_network(), address, program, world_size));
+    start_.coordinator_port = coordinator_.address().port;
+    return {};
+  }
+
+  Result<void> start_on(size_t node, const StartRequest& request) {
+    LOCKSTEP_TRY(nodes_->start(node, request));
+    busy_[node] = true;
+    return {};
   }
 
   Result<void> start_ranks() {
-    LOCKSTEP_ASSIGN(const int port, free_port(launcher_.head_address()));
     LOCKSTEP_ASSIGN(
-        const std::vector<std::string> argv,
-        job_command(request_.job, request_.trainer, generation_));
-    GenerationFacts facts;
-    facts.run_id = run_.id();
-    facts.run_directory = std::filesystem::absolute(run_.path()).string();
-    facts.master_address = launcher_.head_address();
-    facts.master_port = port;
-    facts.coordinator = coordinator_.address();
-    facts.key_file =
-        std::filesystem::absolute(coordinator_.key_file()).string();
-    facts.generation = generation_;
-    facts.max_restarts = request_.retries;
-    Environment wanted = request_.job.envs;
-    wanted.insert(
-        request_.job.secret_values.begin(), request_.job.secret_values.end());
-    const Environment inherited = os::environment();
-    std::vector<StartRequest> starts(agents_.size());
-    for (const RankSlot& slot : request_.plan.slots) {
-      RankCommand command;
-      command.rank = slot.rank;
-      command.argv = argv;
-      command.environment =
-          rank_environment(request_.plan, slot, facts, inherited, wanted);
-      command.directory = request_.job.workdir;
-      command.log = std::filesystem::absolute(run_.rank_log(slot.rank));
-      command.events = std::filesystem::absolute(run_.rank_events(slot.rank));
-      command.show = slot.rank == 0 || request_.show_all;
-      if (slot.rank == 0) {
-        command.iteration_pattern = request_.job.iterations.pattern;
-        command.epoch_pattern = request_.job.epochs.pattern;
-      }
-      starts[static_cast<size_t>(slot.node)].commands.push_back(
-          std::move(command));
+        generation_,
+        plan_generation(whole_, nodes_->present(), generation_.number));
+    LOCKSTEP_TRY(begin(request_.program, generation_.plan.world_size()));
+    LOCKSTEP_ASSIGN(
+        start_.master_port, free_port(request_.first_port, request_.last_port));
+    if (state_.world_size != generation_.plan.world_size() ||
+        state_.generation != generation_.number) {
+      state_.world_size = generation_.plan.world_size();
+      state_.generation = generation_.number;
+      LOCKSTEP_TRY(write_run_state(run_, state_));
     }
-    for (size_t node = 0; node < agents_.size(); ++node) {
-      starts[node].stop_signal = stop_signal_;
-      starts[node].orphan_grace = orphan_grace();
-      coordinator_.note(wire::Node{"up", ""}, agents_[node]->host());
-      LOCKSTEP_TRY(agents_[node]->start(starts[node]));
+    LOCKSTEP_ASSIGN(
+        const auto starts, make_starts(request_.job, generation_, start_));
+    for (const auto& [node, request] : starts) {
+      nodes_->readmit(node);
+      coordinator_.note(wire::Node{"up", ""}, nodes_->host(node));
+      LOCKSTEP_TRY(start_on(node, request));
     }
     return {};
+  }
+
+  // Also waits for a node without which there is no next generation.
+  bool may_restart() {
+    if (cause_ != Cause::kFailure || generation_.number >= request_.retries ||
+        interrupts_ > 0) {
+      return false;
+    }
+    if (launcher_ != nullptr) {
+      return true;
+    }
+    const auto patience = os::Deadline::after(kReturnPatience);
+    while (!plan_generation(whole_, nodes_->present(), 0)) {
+      if (patience.passed() || interrupts_ > 0) {
+        return false;
+      }
+      wait_for_news(os::real_clock().now() + kLook);
+      receive(true);
+      note_signals();
+    }
+    return interrupts_ == 0;
   }
 
   Result<void> restart() {
-    ++generation_;
-    const std::string text = coordinator_.failure()->to_string();
-    progress_.say(
-        fmt::format("restart {} of {}", generation_, request_.retries));
-    coordinator_.note(wire::Decision{"restart", text});
-    state_.generation = generation_;
-    LOCKSTEP_TRY(write_run_state(run_, state_));
-    cause_ = Cause::kNone;
-    if (coordinator_.failure()->lost) {
-      agents_.clear();
-      LOCKSTEP_ASSIGN(agents_, launcher_.start_agents());
+    const Failure failure = *coordinator_.failure();
+    if (launcher_ == nullptr) {
+      show_rest();  // of this generation, before its logs go on with the next
+    } else if (failure.lost) {
+      LOCKSTEP_TRY(find_nodes());
     }
+    ++generation_.number;
+    console_.say(
+        fmt::format("restart {} of {}", generation_.number, request_.retries));
+    coordinator_.note(wire::Decision{"restart", failure.to_string()});
+    cause_ = Cause::kNone;
     return {};
   }
 
-  // Serves the agents until every one is idle or lost.
+  // Serves the nodes until every one that was started is idle or lost.
   void run_to_idle() {
-    size_t busy = agents_.size();
     gone_deadline_.reset();
     culprit_deadline_.reset();
     auto next_look = os::real_clock().now() + kLook;
-    while (busy > 0) {
+    while (any_busy()) {
       wait_for_news(next_look);
       const bool look = os::real_clock().now() >= next_look;
       if (look) {
         next_look = os::real_clock().now() + kLook;
       }
-      for (const auto& agent : agents_) {
-        for (const Report& report : agent->receive(look, progress_.room())) {
-          take(report, agent->host());
-          if (std::holds_alternative<NodeIdle>(report) ||
-              std::holds_alternative<NodeLost>(report)) {
-            --busy;
-          }
-        }
-      }
+      receive(look);
       note_failure();
       note_signals();
       note_time();
       if (look) {
         flush();
-        progress_.update(
+        console_.update(
             coordinator_.live(), coordinator_.world_size(), elapsed(), cost());
       }
-      if (busy > 0 && gone_deadline_ && gone_deadline_->passed()) {
+      if (any_busy() && gone_deadline_ && gone_deadline_->passed()) {
         log_error("some processes do not end, even by SIGKILL");
         return;
       }
@@ -227,11 +233,26 @@ class Supervisor {
     flush();
   }
 
-  void wait_for_news(os::Instant next_look) {
-    std::vector<pollfd> sources = {{signals_.descriptor(), POLLIN, 0}};
-    for (const auto& agent : agents_) {
-      sources.push_back({agent->descriptor(), POLLIN, 0});
+  bool any_busy() const {
+    return std::ranges::find(busy_, true) != busy_.end();
+  }
+
+  // How many reports came.
+  size_t receive(bool look) {
+    const auto reports = nodes_->receive(look, console_.room());
+    for (const auto& [node, report] : reports) {
+      take(report, nodes_->host(node));
+      if (std::holds_alternative<NodeIdle>(report) ||
+          std::holds_alternative<NodeLost>(report)) {
+        busy_[node] = false;
+      }
     }
+    return reports.size();
+  }
+
+  void wait_for_news(os::Instant next_look) {
+    pollfd sources[] = {
+        {signals_.descriptor(), POLLIN, 0}, {nodes_->descriptor(), POLLIN, 0}};
     Duration wait =
         std::max(Duration(0), Duration(next_look - os::real_clock().now()));
     if (request_.timeout && cause_ == Cause::kNone) {
@@ -239,12 +260,12 @@ class Supervisor {
     }
     const auto whole =
         std::chrono::ceil<milliseconds>(std::max(Duration(0), wait));
-    ::poll(sources.data(), sources.size(), static_cast<int>(whole.count()));
+    ::poll(sources, std::size(sources), static_cast<int>(whole.count()));
   }
 
   void take(const Report& report, const std::string& host) {
     if (const auto* output = std::get_if<RankOutput>(&report)) {
-      progress_.output(output->rank, redact(request_.job, output->line));
+      console_.output(output->rank, redact(request_.job, output->line));
       return;
     }
     warn(coordinator_.take(report, host));
@@ -256,7 +277,7 @@ class Supervisor {
   void warn(const Result<void>& result) {
     if (!result && !warned_) {
       warned_ = true;
-      progress_.say("warning: " + result.error().to_string());
+      console_.say("warning: " + result.error().to_string());
     }
   }
 
@@ -264,9 +285,7 @@ class Supervisor {
     if (cause_ == Cause::kNone) {
       cause_ = cause;
     }
-    for (const auto& agent : agents_) {
-      (void)agent->end(signal, grace).has_value();
-    }
+    nodes_->end(signal, grace);
     gone_deadline_ = os::Deadline::after(grace + kKillPatience);
   }
 
@@ -297,7 +316,7 @@ class Supervisor {
         text += "\n  | " + line;
       }
     }
-    progress_.alarm(redact(request_.job, text));
+    console_.alarm(redact(request_.job, text));
   }
 
   void note_signals() {
@@ -307,14 +326,14 @@ class Supervisor {
     }
     ++interrupts_;
     if (interrupts_ == 1 && cause_ == Cause::kNone) {
-      progress_.say(
+      console_.say(
           fmt::format(
               "stopping: {} to the ranks, killed after {} (or a second Ctrl-C)",
               request_.job.stop_signal,
               format_duration(request_.job.grace)));
-      end_ranks(Cause::kInterrupt, stop_signal_, request_.job.grace);
+      end_ranks(Cause::kInterrupt, start_.stop_signal, request_.job.grace);
     } else {
-      progress_.say("killing the ranks");
+      console_.say("killing the ranks");
       end_ranks(Cause::kInterrupt, SIGKILL, Duration(0));
     }
   }
@@ -324,40 +343,47 @@ class Supervisor {
       return;
     }
     if (request_.timeout && elapsed() >= *request_.timeout) {
-      progress_.say(
+      console_.say(
           fmt::format(
               "timeout after {}: stopping",
               format_duration(*request_.timeout)));
-      end_ranks(Cause::kTimeout, stop_signal_, request_.job.grace);
+      end_ranks(Cause::kTimeout, start_.stop_signal, request_.job.grace);
     } else if (cap_ && elapsed() >= cap_->stop) {
-      progress_.say(fmt::format("{}: stopping", cap_->reason));
+      console_.say(fmt::format("{}: stopping", cap_->reason));
       coordinator_.note(wire::Decision{"stop", cap_->reason});
       end_ranks(
           Cause::kCap,
-          stop_signal_,
+          start_.stop_signal,
           std::max(Duration(0), cap_->end - elapsed()));
     }
   }
 
-  // Output that the terminal did not take yet, and half lines.
+  // Output that the console did not take yet, that is still on its way from a
+  // node, and half lines.
   void show_rest() {
-    bool again = true;
-    while (again) {
-      again = false;
-      size_t left = 0;
-      for (const auto& agent : agents_) {
-        for (const Report& report : agent->receive(true, progress_.room())) {
-          take(report, agent->host());
-        }
-        left += agent->output_left();
+    size_t before = 0;
+    os::Deadline patience = os::Deadline::after(kOutputPatience);
+    while (true) {
+      const size_t came = receive(true);
+      const size_t left = nodes_->output_left();
+      if (left == 0) {
+        break;
       }
-      again = left > 0 && progress_.wait_for_room();
-      if (left > 0 && !again) {
-        progress_.say(
+      if (came > 0 || left != before) {
+        before = left;
+        patience = os::Deadline::after(kOutputPatience);
+      }
+      if (patience.passed() || !console_.wait_for_room()) {
+        console_.say(
             fmt::format(
                 "{} of output are not shown here; see {}",
                 format_bytes(Bytes{left}),
                 (run_.path() / "ranks").string()));
+        break;
+      }
+      if (came == 0) {
+        pollfd news{nodes_->descriptor(), POLLIN, 0};
+        ::poll(&news, 1, milliseconds(kLook).count());
       }
     }
     flush();
@@ -365,8 +391,8 @@ class Supervisor {
 
   Result<RunOutcome> finish() {
     RunOutcome outcome;
-    outcome.generation = generation_;
-    agents_.clear();  // waits until the keeper is gone
+    outcome.generation = generation_.number;
+    owned_.reset();  // waits until the keeper is gone
     outcome.elapsed = elapsed();
     outcome.cost = cost();
     switch (cause_) {
@@ -400,18 +426,21 @@ class Supervisor {
     return outcome;
   }
 
-  Launcher& launcher_;
+  Launcher* launcher_;  // null: the group was given
+  NodeGroup* nodes_;
   const RunRequest& request_;
   const record::RunDirectory& run_;
   RunStateFile& state_;
   StopSignals& signals_;
-  Progress& progress_;
+  Console& console_;
   Coordinator& coordinator_;
   const std::optional<Cap> cap_;
-  std::vector<std::unique_ptr<Agent>> agents_;
+  std::unique_ptr<NodeGroup> owned_;
+  StartFacts start_;
+  Generation whole_;
+  Generation generation_;   // that runs now
+  std::vector<bool> busy_;  // by node of the group
   Cause cause_ = Cause::kNone;
-  int stop_signal_ = SIGTERM;
-  int generation_ = 0;
   int interrupts_ = 0;
   bool warned_ = false;
   std::optional<os::Deadline> gone_deadline_;
@@ -420,100 +449,48 @@ class Supervisor {
 
 }  // namespace
 
-StopSignals::StopSignals() {
-  sigset_t handled;
-  sigemptyset(&handled);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction action{};
-    ::sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) {
-      sigaddset(&handled, number);
-    }
-  }
-  ::pthread_sigmask(SIG_BLOCK, &handled, nullptr);
-  descriptor_ =
-      os::Descriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
-int StopSignals::take() {
-  int last = 0;
-  signalfd_siginfo info{};
-  if (::read(descriptor_.get(), &info, sizeof info) == sizeof info) {
-    last = static_cast<int>(info.ssi_signo);
-  }
-  return last;
-}
-
-int exit_code(RunEnd end) {
-  switch (end) {
-    case RunEnd::kDone:
-      return 0;
-    case RunEnd::kFailed:
-      return 1;
-    case RunEnd::kLost:
-      return 3;
-    case RunEnd::kCapped:
-      return 4;
-    case RunEnd::kTimeout:
-      return 124;
-    case RunEnd::kInterrupted:
-      return 130;
-  }
-  return 1;
-}
-
-std::string to_string(RunEnd end) {
-  switch (end) {
-    case RunEnd::kDone:
-      return "done";
-    case RunEnd::kFailed:
-      return "failed";
-    case RunEnd::kLost:
-      return "lost";
-    case RunEnd::kCapped:
-      return "capped";
-    case RunEnd::kTimeout:
-      return "timeout";
-    case RunEnd::kInterrupted:
-      return "stopped";
-  }
-  return "failed";
-}
-
-std::optional<Cap> cap_of(const Job& job, std::optional<Money> price_per_hour) {
-  std::optional<Cap> cap;
-  if (job.max_duration) {
-    cap =
-        Cap{{},
-            *job.max_duration,
-            "max_duration " + format_duration(*job.max_duration)};
-  }
-  if (job.budget && price_per_hour && price_per_hour->nanos() > 0) {
-    const Duration end =
-        from_seconds(job.budget->dollars() / price_per_hour->dollars() * 3600);
-    if (!cap || end < cap->end) {
-      cap = Cap{{}, end, "budget " + format_money(*job.budget)};
-    }
-  }
-  if (cap) {
-    // Time to write a checkpoint, inside the cap, but not most of a short one.
-    cap->stop = cap->end - std::min<Duration>(job.grace, cap->end / 10);
-  }
-  return cap;
-}
-
 Result<RunOutcome> supervise(
     Launcher& launcher,
     const RunRequest& request,
     const record::RunDirectory& run,
     RunStateFile& state,
     StopSignals& signals,
-    Progress& progress) {
+    Console& console) {
   LOCKSTEP_ASSIGN(
-      const std::unique_ptr<Coordinator> coordinator,
+      const auto coordinator,
       Coordinator::open(os::real_files(), os::real_clock(), run));
   return Supervisor(
-             launcher, request, run, state, signals, progress, *coordinator)
+             &launcher,
+             nullptr,
+             request,
+             run,
+             state,
+             signals,
+             console,
+             *coordinator)
+      .run();
+}
+
+Result<RunOutcome> supervise(
+    NodeGroup& nodes,
+    const RunRequest& request,
+    const record::RunDirectory& run,
+    RunStateFile& state,
+    const Key& key,
+    StopSignals& signals,
+    Console& console) {
+  LOCKSTEP_ASSIGN(
+      const auto coordinator,
+      Coordinator::open(os::real_files(), os::real_clock(), run, key));
+  return Supervisor(
+             nullptr,
+             &nodes,
+             request,
+             run,
+             state,
+             signals,
+             console,
+             *coordinator)
       .run();
 }
 

@@ -1,0 +1,62 @@
+#include "lockstep/launch/live.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::launch {
+namespace {
+
+wire::Event iteration(int rank, double time, int64_t step, int64_t samples) {
+  wire::Iteration done;
+  done.step = step;
+  done.samples = samples;
+  return {time, rank, "a", done};
+}
+
+TEST(LiveTracker, ShowsNoRateFromTheFirstIterations) {
+  LiveTracker tracker;
+  tracker.take(iteration(0, 10, 1, 16));
+  tracker.take(iteration(1, 10.001, 1, 16));
+  EXPECT_TRUE(tracker.state().any_iteration);
+  EXPECT_EQ(tracker.state().samples_per_second, 0);
+  tracker.take(iteration(0, 10.1, 2, 16));
+  tracker.take(iteration(0, 10.2, 3, 16));
+  EXPECT_EQ(tracker.state().samples_per_second, 0) << "0.2 s are too short";
+  for (int step = 4; step <= 7; ++step) {
+    tracker.take(iteration(0, 9.9 + 0.1 * step, step, 16));
+  }
+  EXPECT_NEAR(tracker.state().samples_per_second, 160, 1e-6);
+}
+
+TEST(LiveTracker, AddsTheRatesOfRanksWhoseClocksDiffer) {
+  LiveTracker tracker;
+  for (int step = 1; step <= 40; ++step) {
+    tracker.take(iteration(0, 100 + step, step, 8));
+    tracker.take(iteration(1, 3700 + 0.5 * step, step, 8));
+  }
+  EXPECT_NEAR(tracker.state().samples_per_second, 8 + 16, 1e-6);
+}
+
+TEST(LiveTracker, KnowsTheRateOfSlowSteps) {
+  LiveTracker tracker;
+  tracker.take(iteration(0, 0, 1, 60));
+  tracker.take(iteration(0, 60, 2, 60));
+  EXPECT_EQ(tracker.state().samples_per_second, 0);
+  tracker.take(iteration(0, 120, 3, 60));
+  tracker.take(iteration(0, 180, 4, 60));
+  EXPECT_NEAR(tracker.state().samples_per_second, 1, 1e-6);
+  EXPECT_NEAR(tracker.state().seconds_per_step, 60, 1e-6);
+}
+
+TEST(LiveTracker, StartsAgain) {
+  LiveTracker tracker;
+  tracker.rank_started();
+  tracker.take(iteration(0, 0, 5, 60));
+  tracker.restart();
+  EXPECT_EQ(tracker.state().ranks_started, 0);
+  EXPECT_EQ(tracker.state().step, 0);
+  tracker.take(iteration(0, 0, 3, 60));
+  EXPECT_EQ(tracker.state().step, 3);
+}
+
+}  // namespace
+}  // namespace lockstep::launch

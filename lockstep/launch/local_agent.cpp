@@ -1,0 +1,256 @@
+#include "lockstep/launch/local_agent.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <map>
+#include <optional>
+
+#include "lockstep/base/log.h"
+#include "lockstep/launch/keeper.h"
+#include "lockstep/launch/output_events.h"
+#include "lockstep/launch/place.h"
+#include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/tail.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/os/host.h"
+#include "lockstep/record/event_log.h"
+
+namespace lockstep::launch {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLastLines = 12;
+constexpr size_t kPatternRoom = 8 << 20;  // of output matched in one look
+
+// The files of one rank that are read while it runs.
+struct RankFiles {
+  explicit RankFiles(const RankCommand& command)
+      : log(command.log), events(command.events) {}
+  os::Path log;
+  uint64_t log_start = 0;  // where this generation's output begins
+  record::EventReader events;
+  std::optional<Tail> shown;
+  std::optional<Tail> matched;
+  std::optional<OutputEvents> patterns;
+};
+
+class LocalAgent : public Agent {
+ public:
+  explicit LocalAgent(KeeperHandle keeper)
+      : host_(host_name()), keeper_(std::move(keeper)) {}
+
+  ~LocalAgent() override {
+    // The keeper ends what is left and goes once we no longer listen.
+    keeper_.channel.reset();
+    if (keeper_.process != nullptr) {
+      constexpr auto kPatience = std::chrono::seconds(5);
+      (void)keeper_.process->wait(os::Deadline::after(kPatience)).has_value();
+    }
+  }
+
+  const std::string& host() const override { return host_; }
+
+  Result<void> start(const StartRequest& request) override {
+    for (const RankCommand& command : request.commands) {
+      LOCKSTEP_TRY(follow(command));
+    }
+    if (keeper_.channel == nullptr) {
+      return Error(ErrorCode::kUnavailable, "the keeper is gone");
+    }
+    idle_ = false;
+    return keeper_.channel->send(encode_start(request));
+  }
+
+  Result<void> end(int signal, Duration grace) override {
+    places_.cancel();
+    if (keeper_.channel == nullptr) {
+      return {};
+    }
+    return keeper_.channel->send(encode_end(signal, grace));
+  }
+
+  void inspect(int rank) override {
+    if (const auto pid = pids_.find(rank); pid != pids_.end()) {
+      places_.inspect(rank, pid->second);
+    } else {
+      answers_.push_back({rank, "not running", "", ""});
+    }
+  }
+
+  int descriptor() const override {
+    return keeper_.channel == nullptr ? -1 : keeper_.channel->descriptor();
+  }
+
+  std::vector<Report> receive(bool files, size_t room) override {
+    std::vector<Report> reports;
+    std::vector<Report> keeper_reports;
+    if (keeper_.channel != nullptr) {
+      take_messages(keeper_reports);
+    }
+    // What ranks wrote comes before the news that they ended.
+    if (files || !keeper_reports.empty()) {
+      for (auto& [rank, one] : files_) {
+        read_events(rank, one, reports);
+      }
+    }
+    if (files) {
+      for (auto& [rank, one] : files_) {
+        read_output(rank, one, room, reports);
+      }
+    }
+    std::ranges::move(keeper_reports, std::back_inserter(reports));
+    if (places_.waiting()) {
+      std::ranges::move(places_.collect(), std::back_inserter(answers_));
+    }
+    std::ranges::move(answers_, std::back_inserter(reports));
+    answers_.clear();
+    return reports;
+  }
+
+  size_t output_left() override {
+    size_t left = 0;
+    for (auto& [rank, one] : files_) {
+      left += one.shown ? one.shown->left() : 0;
+      left += one.matched ? one.matched->left() : 0;
+    }
+    return left;
+  }
+
+ private:
+  Result<void> follow(const RankCommand& command) {
+    const auto found = files_.try_emplace(command.rank, command);
+    RankFiles& one = found.first->second;
+    const auto size = os::real_files().size(command.log);
+    one.log_start = size ? size->count : 0;
+    if (!found.second) {
+      return {};
+    }
+    if (command.show) {
+      one.shown.emplace(command.log, one.log_start);
+    }
+    LOCKSTEP_ASSIGN(
+        OutputEvents patterns,
+        OutputEvents::make(command.iteration_pattern, command.epoch_pattern));
+    if (patterns.active()) {
+      one.patterns = std::move(patterns);
+      one.matched.emplace(command.log, one.log_start);
+    }
+    return {};
+  }
+
+  void take_messages(std::vector<Report>& reports) {
+    std::vector<json> messages;
+    const auto result = keeper_.channel->receive(messages);
+    for (const json& message : messages) {
+      const std::string type = message.value("type", "");
+      if (type == "started") {
+        const RankStarted started{message.at("rank"), message.at("pid")};
+        pids_[started.rank] = started.pid;
+        reports.emplace_back(started);
+      } else if (type == "refused") {
+        reports.emplace_back(
+            RankRefused{message.at("rank"), message.at("reason")});
+      } else if (type == "exited") {
+        RankExited exit = decode_exit(message);
+        pids_.erase(exit.rank);
+        if (const auto files = files_.find(exit.rank);
+            !exit.status.ok() && files != files_.end()) {
+          exit.last_lines = last_lines(
+              files->second.log, kLastLines, files->second.log_start);
+        }
+        reports.emplace_back(std::move(exit));
+      } else if (type == "idle") {
+        idle_ = true;
+        reports.emplace_back(NodeIdle{});
+      }
+    }
+    if (!result) {
+      // Ranks died with the keeper; what they started is ours now.
+      keeper_.channel.reset();
+      const bool clean = end_descendants(5);
+      reports.emplace_back(
+          NodeLost{
+              clean ? "its keeper process was ended"
+                    : "its keeper process was ended, and some processes it "
+                      "started do not end"});
+    }
+  }
+
+  void read_events(int rank, RankFiles& one, std::vector<Report>& reports) {
+    const auto polled =
+        one.events.poll([&](const wire::Event& event, const std::string& line) {
+          reports.emplace_back(RankEvent{event, line});
+        });
+    if (!polled) {
+      log_debug(polled.error().to_string());
+    }
+    if (!one.matched) {
+      return;
+    }
+    const double now = os::real_clock().unix_seconds();
+    std::vector<std::string> lines = one.matched->read(kPatternRoom);
+    if (idle_ && one.matched->left() == 0) {
+      std::ranges::move(one.matched->rest(), std::back_inserter(lines));
+    }
+    for (const std::string& line : lines) {
+      for (wire::EventBody& body : one.patterns->take(line, now)) {
+        wire::Event event{now, rank, host_, std::move(body)};
+        std::string text = wire::to_json(event);
+        reports.emplace_back(RankEvent{std::move(event), std::move(text)});
+      }
+    }
+  }
+
+  void read_output(
+      int rank,
+      RankFiles& one,
+      size_t& room,
+      std::vector<Report>& reports) {
+    if (!one.shown || room == 0) {
+      return;
+    }
+    const uint64_t before = one.shown->left();
+    for (std::string& line : one.shown->read(room)) {
+      reports.emplace_back(RankOutput{rank, std::move(line)});
+    }
+    room -= std::min<uint64_t>(room, before);
+    if (idle_ && one.shown->left() == 0) {
+      for (std::string& line : one.shown->rest()) {
+        reports.emplace_back(RankOutput{rank, std::move(line)});
+      }
+    }
+  }
+
+  std::string host_;
+  KeeperHandle keeper_;
+  std::map<int, RankFiles> files_;  // by rank
+  std::map<int, int> pids_;         // of ranks that run
+  Places places_;
+  std::vector<RankPlace> answers_;  // to inspect(), not yet told
+  bool idle_ = false;
+};
+
+}  // namespace
+
+std::string host_name() {
+  char name[256] = "localhost";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+int own_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ::sched_getaffinity(0, sizeof allowed, &allowed);
+  return os::usable_cores("/", CPU_COUNT(&allowed));
+}
+
+Result<std::unique_ptr<Agent>> start_local_agent(const os::Path& program) {
+  become_subreaper();
+  LOCKSTEP_ASSIGN(KeeperHandle keeper, start_keeper(program));
+  return std::make_unique<LocalAgent>(std::move(keeper));
+}
+
+}  // namespace lockstep::launch

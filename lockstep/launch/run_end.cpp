@@ -1,0 +1,65 @@
+#include "lockstep/launch/run_end.h"
+
+#include <algorithm>
+
+namespace lockstep::launch {
+
+int exit_code(RunEnd end) {
+  switch (end) {
+    case RunEnd::kDone:
+      return 0;
+    case RunEnd::kFailed:
+      return 1;
+    case RunEnd::kLost:
+      return 3;
+    case RunEnd::kCapped:
+      return 4;
+    case RunEnd::kTimeout:
+      return 124;
+    case RunEnd::kInterrupted:
+      return 130;
+  }
+  return 1;
+}
+
+std::string to_string(RunEnd end) {
+  switch (end) {
+    case RunEnd::kDone:
+      return "done";
+    case RunEnd::kFailed:
+      return "failed";
+    case RunEnd::kLost:
+      return "lost";
+    case RunEnd::kCapped:
+      return "capped";
+    case RunEnd::kTimeout:
+      return "timeout";
+    case RunEnd::kInterrupted:
+      return "stopped";
+  }
+  return "failed";
+}
+
+std::optional<Cap> cap_of(const Job& job, std::optional<Money> price_per_hour) {
+  std::optional<Cap> cap;
+  if (job.max_duration) {
+    cap =
+        Cap{{},
+            *job.max_duration,
+            "max_duration " + format_duration(*job.max_duration)};
+  }
+  if (job.budget && price_per_hour && price_per_hour->nanos() > 0) {
+    const Duration end =
+        from_seconds(job.budget->dollars() / price_per_hour->dollars() * 3600);
+    if (!cap || end < cap->end) {
+      cap = Cap{{}, end, "budget " + format_money(*job.budget)};
+    }
+  }
+  if (cap) {
+    // Time to write a checkpoint, inside the cap, but not most of a short one.
+    cap->stop = cap->end - std::min<Duration>(job.grace, cap->end / 10);
+  }
+  return cap;
+}
+
+}  // namespace lockstep::launch
