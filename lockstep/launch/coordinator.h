@@ -47,6 +47,10 @@ class Coordinator {
 
   // One report of the agent on `host`.
   Result<void> take(const Report& report, const std::string& host);
+  // A rank hangs, and that ends the generation.
+  void take(const Hang& hang) { verdict_.take(hang); }
+  // The failure was told: no other replaces it.
+  void settle() { verdict_.settle(); }
   // An event of the control side.
   void note(wire::EventBody body, const std::string& host = "");
   // Writes out what take() and note() gathered.

@@ -8,6 +8,8 @@
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/agent_protocol.h"
+#include "lockstep/launch/hang.h"
 #include "lockstep/launch/ports.h"
 #include "lockstep/os/socket.h"
 
@@ -19,11 +21,13 @@ using std::chrono::seconds;
 
 constexpr auto kLook = milliseconds(100);  // at output and events
 constexpr Duration kCulpritWait = milliseconds(500);
+constexpr Duration kOtherNodes = milliseconds(250);  // reports cross each other
 constexpr Duration kFailureGrace = seconds(2);  // for ranks beside a failed one
 constexpr Duration kKillPatience = seconds(10);  // SIGKILL to gone
 constexpr Duration kMostOrphanGrace = seconds(10);
 constexpr Duration kOutputPatience = seconds(10);
 constexpr Duration kReturnPatience = seconds(30);  // for the first node
+constexpr Duration kComeBack = seconds(5);         // for the others
 
 enum class Cause { kNone, kFailure, kInterrupt, kTimeout, kCap };
 
@@ -47,7 +51,8 @@ class Supervisor {
         signals_(signals),
         console_(console),
         coordinator_(coordinator),
-        cap_(cap_of(request.job, request.price_per_hour)) {}
+        cap_(cap_of(request.job, request.price_per_hour)),
+        hang_(request.job.hang.limit()) {}
 
   Result<RunOutcome> run() {
     Result<RunOutcome> outcome = run_generations();
@@ -132,6 +137,7 @@ class Supervisor {
     }
     LOCKSTEP_TRY(coordinator_.begin_generation(
         os::real_network(), address, program, world_size));
+    hang_.begin();
     start_.coordinator_port = coordinator_.address().port;
     return {};
   }
@@ -165,19 +171,26 @@ class Supervisor {
     return {};
   }
 
-  // Also waits for a node without which there is no next generation.
+  // Waits a little for nodes that were lost, and longer for the one without
+  // which there is no next generation.
   bool may_restart() {
     if (cause_ != Cause::kFailure || generation_.number >= request_.retries ||
-        interrupts_ > 0) {
+        interrupts_ > 0 || given_up_) {
       return false;
     }
     if (launcher_ != nullptr) {
       return true;
     }
-    const auto patience = os::Deadline::after(kReturnPatience);
-    while (!plan_generation(whole_, nodes_->present(), 0)) {
-      if (patience.passed() || interrupts_ > 0) {
+    const os::Instant begun = os::real_clock().now();
+    while (interrupts_ == 0) {
+      const std::vector<size_t> present = nodes_->present();
+      const bool enough = plan_generation(whole_, present, 0).has_value();
+      const Duration waited = os::real_clock().now() - begun;
+      if (!enough && waited >= kReturnPatience) {
         return false;
+      }
+      if (enough && (present.size() == nodes_->size() || waited >= kComeBack)) {
+        break;
       }
       wait_for_news(os::real_clock().now() + kLook);
       receive(true);
@@ -204,7 +217,7 @@ class Supervisor {
   // Serves the nodes until every one that was started is idle or lost.
   void run_to_idle() {
     gone_deadline_.reset();
-    culprit_deadline_.reset();
+    failed_.reset();
     auto next_look = os::real_clock().now() + kLook;
     while (any_busy()) {
       wait_for_news(next_look);
@@ -213,6 +226,9 @@ class Supervisor {
         next_look = os::real_clock().now() + kLook;
       }
       receive(look);
+      if (look) {
+        note_hang();
+      }
       note_failure();
       note_signals();
       note_time();
@@ -268,6 +284,7 @@ class Supervisor {
       console_.output(output->rank, redact(request_.job, output->line));
       return;
     }
+    hang_.take(report, host, os::real_clock().now());
     warn(coordinator_.take(report, host));
   }
 
@@ -293,21 +310,65 @@ class Supervisor {
     if (cause_ != Cause::kNone || !coordinator_.failure()) {
       return;
     }
-    // A rank that lost a peer may end before the peer has quite died.
-    if (!culprit_deadline_) {
-      culprit_deadline_ = os::Deadline::after(kCulpritWait);
+    const Failure& failure = *coordinator_.failure();
+    if (!failed_) {
+      failed_ = os::real_clock().now();
     }
-    if (!coordinator_.failure()->consequence || culprit_deadline_->passed()) {
+    // A rank that lost a peer may end before the peer has quite died, and its
+    // report may come before that of the peer. While a node is away, that is
+    // the likelier reason.
+    Duration wait = failure.consequence                 ? kCulpritWait
+                    : generation_.plan.nodes.size() > 1 ? kOtherNodes
+                                                        : Duration(0);
+    if (nodes_->any_away()) {
+      wait = kLease;
+    }
+    if (failure.certain || os::real_clock().now() - *failed_ >= wait) {
       announce_failure();
       end_ranks(Cause::kFailure, SIGTERM, kFailureGrace);
     }
   }
 
+  void note_hang() {
+    if (cause_ != Cause::kNone || coordinator_.failure()) {
+      return;
+    }
+    const HangNews news = hang_.look(os::real_clock().now());
+    for (const int rank : news.inspect) {
+      nodes_->inspect(generation_.members.at(static_cast<size_t>(rank)), rank);
+    }
+    if (!news.resumed.empty()) {
+      console_.say(news.resumed);
+      coordinator_.note(wire::Decision{"resumed", news.resumed});
+    }
+    if (!news.hang) {
+      return;
+    }
+    const std::string& policy = request_.job.hang.policy;
+    coordinator_.note(
+        wire::Decision{"hang: " + policy, news.hang->to_string()});
+    if (policy == "report") {
+      std::string text = "lockstep: " + news.hang->to_string();
+      for (const std::string& line : news.hang->details()) {
+        text += "\n  | " + line;
+      }
+      console_.alarm(redact(request_.job, text));
+      return;
+    }
+    given_up_ = policy == "stop";
+    coordinator_.take(*news.hang);
+  }
+
   // At once, while the other ranks are still being ended.
   void announce_failure() {
+    coordinator_.settle();
     const Failure& failure = *coordinator_.failure();
     std::string text = "lockstep: " + failure.to_string();
-    if (!failure.last_lines.empty()) {
+    if (failure.hang) {
+      for (const std::string& line : failure.last_lines) {
+        text += "\n  | " + line;
+      }
+    } else if (!failure.last_lines.empty()) {
       const os::Path log = failure.rank == kSetupRank
                                ? run_.path() / "ranks" / "setup.log"
                                : run_.rank_log(failure.rank);
@@ -444,7 +505,9 @@ class Supervisor {
   int interrupts_ = 0;
   bool warned_ = false;
   std::optional<os::Deadline> gone_deadline_;
-  std::optional<os::Deadline> culprit_deadline_;
+  std::optional<os::Instant> failed_;  // when the first failure came
+  HangWatch hang_;
+  bool given_up_ = false;  // no restart any more
 };
 
 }  // namespace
