@@ -160,15 +160,71 @@ void draw_grid(Svg& svg, const Frame& frame, const PlotOptions& options) {
       Anchor::kMiddle);
 }
 
+// What a line looks like; references take no colour from the others.
+struct Look {
+  std::string_view colour;
+  std::string_view dashes;
+};
+
+std::vector<Look> looks_of(const std::vector<Series>& series) {
+  std::vector<Look> looks;
+  size_t index = 0;
+  for (const Series& one : series) {
+    if (one.reference) {
+      looks.push_back({"#8c8c8c", "6 5"});
+    } else {
+      looks.push_back({series_colour(index), dashes_of(index)});
+      ++index;
+    }
+  }
+  return looks;
+}
+
+bool has_bar(const Series& series, size_t i, bool log_y) {
+  return i < series.low.size() && i < series.high.size() &&
+         drawable(series.x[i], series.low[i], log_y) &&
+         drawable(series.x[i], series.high[i], log_y) &&
+         series.low[i] <= series.high[i];
+}
+
+// An upright stroke with feet from low to high at each point.
+void draw_bars(
+    Svg& svg,
+    const Frame& frame,
+    const Series& series,
+    std::string_view colour,
+    bool log_y) {
+  constexpr double kFoot = 4;
+  Lines bars;
+  for (size_t i = 0; i < std::min(series.x.size(), series.y.size()); ++i) {
+    if (!has_bar(series, i, log_y) || series.low[i] == series.high[i]) {
+      continue;
+    }
+    const Point low = frame.place(series.x[i], series.low[i]);
+    const Point high = frame.place(series.x[i], series.high[i]);
+    bars.push_back({low, high});
+    for (const Point& end : {low, high}) {
+      bars.push_back(
+          {{end.first - kFoot, end.second}, {end.first + kFoot, end.second}});
+    }
+  }
+  svg.path(bars, {colour, 1.2, 0.85, ""}, series.name);
+}
+
 void draw_series(
     Svg& svg,
     const Frame& frame,
     const Series& series,
-    size_t index,
+    const Look& look,
     const PlotOptions& options) {
-  const std::string_view colour = series_colour(index);
-  const std::string_view dashes = dashes_of(index);
+  const std::string_view colour = look.colour;
+  const std::string_view dashes = look.dashes;
   const Lines lines = pixel_lines(series.x, series.y, frame, options.log_y);
+  if (series.reference) {
+    svg.path(lines, {colour, 1.4, 1, dashes}, series.name);
+    return;
+  }
+  draw_bars(svg, frame, series, colour, options.log_y);
   const size_t count = std::min(series.x.size(), series.y.size());
   if (options.smooth && count > kSmoothAbove) {
     svg.path(lines, {colour, 1, 0.28, ""}, series.name);
@@ -205,6 +261,10 @@ std::string plot_svg(
         x_range.take(one.x[i]);
         whole_x = whole_x && one.x[i] == std::floor(one.x[i]);
         y_range.take(one.y[i]);
+        if (has_bar(one, i, options.log_y)) {
+          y_range.take(one.low[i]);
+          y_range.take(one.high[i]);
+        }
       }
     }
   }
@@ -215,10 +275,12 @@ std::string plot_svg(
     svg.text(width / 2.0, height / 2.0, "no data", "empty", Anchor::kMiddle);
     return std::move(svg).finish();
   }
+  const std::vector<Look> looks = looks_of(series);
   Legend legend;
   if (series.size() > 1) {
     for (size_t i = 0; i < series.size(); ++i) {
-      legend.items.push_back({series[i].name, series_colour(i), dashes_of(i)});
+      legend.items.push_back(
+          {series[i].name, looks[i].colour, looks[i].dashes});
     }
   }
   top += 14;
@@ -255,7 +317,7 @@ std::string plot_svg(
       x_range.low, x_range.high, static_cast<int>(wide / 80), false, whole_x);
   draw_grid(svg, frame, options);
   for (size_t i = 0; i < series.size(); ++i) {
-    draw_series(svg, frame, series[i], i, options);
+    draw_series(svg, frame, series[i], looks[i], options);
   }
   return std::move(svg).finish();
 }

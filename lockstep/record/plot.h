@@ -14,6 +14,11 @@ struct Series {
   std::string name;
   std::vector<double> x;
   std::vector<double> y;  // NaN breaks the line
+  // Ends of a bar at each point; empty: no bars.
+  std::vector<double> low{};
+  std::vector<double> high{};
+  bool reference = false;  // dashed and grey, without points: what others are
+                           // compared with
 };
 
 struct PlotOptions {

@@ -148,6 +148,32 @@ TEST(Plot, NineSeriesDiffer) {
   EXPECT_THAT(plot_svg(series, {}), Not(HasSubstr("stroke-dasharray")));
 }
 
+TEST(Plot, BarsStandAtTheirPoints) {
+  Series series{"speed", {1, 2, 4}, {1, 2, 3}};
+  series.low = {1, 1.5, 2};
+  series.high = {1, 2.5, 9};
+  const std::string svg = plot_svg({series}, {});
+  // Two strokes with two feet each; the first point has no extent.
+  EXPECT_EQ(count(svg, "stroke-width=\"1.2\""), 1U);
+  const size_t first = svg.find("<path");
+  const size_t end = svg.find("fill=", first);
+  EXPECT_EQ(count(svg.substr(first, end - first), "M"), 6U);
+  // The axis makes room for the bars, not only for the points.
+  EXPECT_THAT(svg, HasSubstr(">8</text>"));
+  series.low = {std::nan(""), 1};
+  EXPECT_THAT(plot_svg({series}, {}), HasSubstr("</svg>"));
+}
+
+TEST(Plot, AReferenceIsGreyAndTakesNoColour) {
+  Series ideal{"ideal", {1, 8}, {1, 8}};
+  ideal.reference = true;
+  const std::string svg = plot_svg({ideal, {"ours", {1, 8}, {1, 5}}}, {});
+  EXPECT_THAT(svg, HasSubstr(">ideal</text>"));
+  EXPECT_THAT(svg, HasSubstr(std::string(series_colour(0))));
+  EXPECT_THAT(svg, Not(HasSubstr(std::string(series_colour(1)))));
+  EXPECT_EQ(count(svg, "<circle"), 2U);
+}
+
 TEST(Bars, SharesAreWritten) {
   Bars bars;
   bars.parts = {"compute", "wait"};
