@@ -1,14 +1,9 @@
 #include "lockstep/commands/report.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/commands/table.h"
 #include "lockstep/os/clock.h"
 
 namespace lockstep::commands {
@@ -35,76 +30,6 @@ os::Path newest_picture(const os::Path& folder) {
     }
   }
   return newest;
-}
-
-std::string percent(double part, double whole) {
-  return whole > 0 ? fmt::format("{:.1f}%", 100 * part / whole) : "-";
-}
-
-std::string number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.5g}", value) : "nan";
-}
-
-std::string rank_table(const record::RunSummary& summary) {
-  Table table(
-      {"rank",
-       "node",
-       "iterations",
-       "mean",
-       "compute",
-       "comm",
-       "wait",
-       "data",
-       "memory",
-       "end"});
-  for (const auto& row : summary.ranks) {
-    const double mean = row.iterations > 0
-                            ? row.total / static_cast<double>(row.iterations)
-                            : 0;
-    std::string end = "-";
-    if (row.exit_code) {
-      end = *row.exit_code == 0 ? "ok" : fmt::format("code {}", *row.exit_code);
-    }
-    table.add(
-        {std::to_string(row.rank),
-         row.node,
-         std::to_string(row.iterations),
-         row.iterations > 0 ? format_duration(from_seconds(mean)) : "-",
-         percent(row.compute, row.total),
-         percent(row.communication, row.total),
-         percent(row.wait, row.total),
-         percent(row.data, row.total),
-         row.peak_resident_bytes > 0
-             ? format_bytes(
-                   Bytes{static_cast<uint64_t>(row.peak_resident_bytes)})
-             : "-",
-         end});
-  }
-  return table.to_string();
-}
-
-// In synchronous training all iterations last the same: the slowest rank is
-// the one that waits least.
-std::string slowest(const record::RunSummary& summary) {
-  if (summary.ranks.size() < 2) {
-    return "";
-  }
-  const auto waits = [](const auto& row) {
-    return row.total > 0 ? row.wait / row.total : 0;
-  };
-  const auto [worst, best] =
-      std::ranges::minmax_element(summary.ranks, {}, waits);
-  constexpr double kWorthTelling = 0.02;
-  if (waits(*best) - waits(*worst) < kWorthTelling) {
-    return "";
-  }
-  return fmt::format(
-      "rank {} on {}: waits {} of its time, rank {} {}",
-      worst->rank,
-      worst->node,
-      percent(worst->wait, worst->total),
-      best->rank,
-      percent(best->wait, best->total));
 }
 
 }  // namespace
@@ -139,134 +64,6 @@ Result<Report> make_report(const record::RunDirectory& run) {
     }
   }
   return report;
-}
-
-std::string report_text(const Report& report) {
-  const record::RunSummary& summary = report.summary;
-  std::vector<std::pair<std::string, std::string>> lines;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    if (!value.empty()) {
-      lines.emplace_back(name, value);
-    }
-  };
-  add("run", report.directory.filename().string());
-  add("state", report.state_name());
-  add("reason", report.state ? report.state->detail : summary.failure);
-  add("program", summary.program);
-  add("ranks",
-      fmt::format(
-          "{} on {} node{}",
-          summary.world_size,
-          std::max<size_t>(1, summary.nodes.size()),
-          summary.nodes.size() > 1 ? "s" : ""));
-  add("duration", format_duration(from_seconds(report.seconds)));
-  if (summary.starts > 1) {
-    add("starts", std::to_string(summary.starts));
-  }
-  if (summary.steps > 0) {
-    add("steps",
-        fmt::format(
-            "{} ({} epoch{})",
-            summary.steps,
-            summary.epochs,
-            summary.epochs == 1 ? "" : "s"));
-  }
-  if (summary.samples_per_second > 0) {
-    add("speed",
-        fmt::format(
-            "{:.1f} samples/s, {} an iteration",
-            summary.samples_per_second,
-            format_duration(from_seconds(summary.iteration_seconds))));
-  }
-  for (const auto& [name, value] : summary.last_metrics) {
-    add(name, number(value));
-  }
-  if (report.cost) {
-    add("cost",
-        fmt::format(
-            "{} at {} an hour ({})",
-            format_money(*report.cost),
-            format_money(Money::from_dollars(report.state->dollars_per_hour)),
-            report.state->price_source));
-    if (summary.samples > 0 && report.cost->nanos() > 0) {
-      add("",
-          fmt::format(
-              "{:.0f} samples a dollar",
-              static_cast<double>(summary.samples) / report.cost->dollars()));
-    }
-  }
-  if (!summary.checkpoints.empty()) {
-    add("checkpoint", summary.checkpoints.back().path);
-  }
-  add("slowest", slowest(summary));
-  if (!report.picture.empty()) {
-    add("picture", report.picture.string());
-  }
-  if (!report.logbook.empty()) {
-    add("logbook", report.logbook.string());
-  }
-  add("directory", report.directory.string());
-  size_t width = 0;
-  for (const auto& [name, value] : lines) {
-    width = std::max(width, name.size());
-  }
-  std::string text;
-  for (const auto& [name, value] : lines) {
-    text += fmt::format("{:<{}}  {}\n", name, width, value);
-  }
-  if (summary.steps > 0) {
-    text += "\n" + rank_table(summary);
-  }
-  return text;
-}
-
-json report_json(const Report& report) {
-  const record::RunSummary& summary = report.summary;
-  json ranks = json::array();
-  for (const auto& row : summary.ranks) {
-    json one = {
-        {"rank", row.rank},
-        {"node", row.node},
-        {"iterations", row.iterations},
-        {"samples", row.samples},
-        {"data", row.data},
-        {"compute", row.compute},
-        {"communication", row.communication},
-        {"wait", row.wait},
-        {"total", row.total},
-        {"peak_resident_bytes", row.peak_resident_bytes},
-        {"mean_cpu", row.mean_cpu},
-        {"exit_reason", row.exit_reason}};
-    one["exit_code"] = row.exit_code ? json(*row.exit_code) : json();
-    ranks.push_back(std::move(one));
-  }
-  json result = {
-      {"id", report.directory.filename().string()},
-      {"directory", report.directory.string()},
-      {"state", report.state_name()},
-      {"detail", report.state ? report.state->detail : summary.failure},
-      {"program", summary.program},
-      {"world_size", summary.world_size},
-      {"nodes", summary.nodes},
-      {"seconds", report.seconds},
-      {"starts", summary.starts},
-      {"steps", summary.steps},
-      {"epochs", summary.epochs},
-      {"samples", summary.samples},
-      {"samples_per_second", summary.samples_per_second},
-      {"iteration_seconds", summary.iteration_seconds},
-      {"init_seconds", summary.init_seconds},
-      {"metrics", summary.last_metrics},
-      {"ranks", std::move(ranks)},
-      {"picture", report.picture.string()},
-      {"logbook", report.logbook.string()}};
-  result["exit_code"] = report.state ? json(report.state->exit_code) : json();
-  result["cost"] = report.cost ? json(report.cost->dollars()) : json();
-  result["dollars_per_hour"] =
-      report.state && report.state->dollars_per_hour > 0
-          ? json(report.state->dollars_per_hour)
-          : json();
-  return result;
 }
 
 void print_report(const Report& report, OutputFormat format) {

@@ -25,6 +25,16 @@ struct Report {
   std::string state_name() const;
 };
 
+// The rank that computes longest, and how long the others do (their median);
+// seconds an iteration. None for one rank, or without iterations.
+struct SlowestRank {
+  int rank = 0;
+  std::string node;
+  double compute = 0;
+  double others = 0;
+};
+std::optional<SlowestRank> slowest_rank(const record::RunSummary& summary);
+
 Result<Report> make_report(const record::RunDirectory& run);
 std::string report_text(const Report& report);
 nlohmann::json report_json(const Report& report);
