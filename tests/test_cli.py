@@ -8,7 +8,7 @@ import pytest
 
 from control import LOCKSTEP, Control
 
-VERBS = ["run", "ps", "logs", "stop", "report", "doctor", "data", "completion"]
+VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "completion"]
 
 
 @pytest.fixture

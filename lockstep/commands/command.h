@@ -66,6 +66,7 @@ os::Path own_program();
 os::Path trainer_program();
 
 void add_run(CLI::App& app, Context& context);
+void add_sweep(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 void add_ps(CLI::App& app, Context& context);
 void add_logs(CLI::App& app, Context& context);

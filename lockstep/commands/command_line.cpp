@@ -97,6 +97,7 @@ void build(CLI::App& app, Context& context) {
       "Exit codes: 0 done, 1 the job failed, 2 bad command or file,\n"
       "3 machines failed, 4 budget or duration, 124 timeout, 130 interrupted.");
   add_run(app, context);
+  add_sweep(app, context);
   add_ps(app, context);
   add_logs(app, context);
   add_stop(app, context);
