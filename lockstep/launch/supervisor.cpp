@@ -27,7 +27,6 @@ constexpr Duration kKillPatience = seconds(10);  // SIGKILL to gone
 constexpr Duration kMostOrphanGrace = seconds(10);
 constexpr Duration kOutputPatience = seconds(10);
 constexpr Duration kReturnPatience = seconds(30);  // for the first node
-constexpr Duration kComeBack = seconds(5);         // for the others
 
 enum class Cause { kNone, kFailure, kInterrupt, kTimeout, kCap };
 
@@ -189,7 +188,8 @@ class Supervisor {
       if (!enough && waited >= kReturnPatience) {
         return false;
       }
-      if (enough && (present.size() == nodes_->size() || waited >= kComeBack)) {
+      if (enough &&
+          (present.size() == nodes_->size() || waited >= request_.come_back)) {
         break;
       }
       wait_for_news(os::real_clock().now() + kLook);

@@ -41,6 +41,8 @@ struct RunRequest {
   os::Instant started;                  // when the command began
   int first_port = 0;  // for MASTER_PORT and the coordinator; 0: any free one
   int last_port = 0;
+  // How long a restart waits for nodes that were lost.
+  Duration come_back = std::chrono::seconds(5);
 };
 
 struct RunOutcome {

@@ -108,7 +108,7 @@ void Verdict::take(const RankRefused& refused, const std::string& host) {
 
 void Verdict::take(const NodeLost& lost, const std::string& host) {
   // Ranks elsewhere may have missed those of the node before we missed it.
-  if (!failure_ || (failure_->consequence && !settled_)) {
+  if (!failure_ || (!failure_->certain && !settled_)) {
     failure_ = Failure{
         .lost = true, .host = host, .reason = lost.reason, .certain = true};
   }
