@@ -47,7 +47,7 @@ soak: build
 	  tests/test_keeper.py $(ARGS)
 
 install: build
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@cmake --install $(BUILD) --prefix $(PREFIX) --strip
 
 format:
 	@git ls-files '*.h' '*.cpp' | xargs .venv/bin/clang-format -i

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "lockstep/base/log.h"
+#include "lockstep/fetch/curl_library.h"
 #include "lockstep/os/descriptor.h"
 
 namespace lockstep::fetch {
@@ -148,11 +148,6 @@ int on_progress(
   return 0;
 }
 
-void init_curl() {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-}
-
 // What ties a .part file to the very file that the server had.
 struct Mark {
   std::string url;
@@ -161,9 +156,13 @@ struct Mark {
 
 class Downloader {
  public:
-  Downloader(const DownloadOptions& options, os::Clock& clock)
+  Downloader(
+      const DownloadOptions& options,
+      os::Clock& clock,
+      const CurlLibrary& curl)
       : options_(options),
         clock_(clock),
+        curl_(curl),
         part_(options.to.string() + ".part"),
         mark_path_(options.to.string() + ".part.mark") {}
 
@@ -183,6 +182,7 @@ class Downloader {
 
   const DownloadOptions& options_;
   os::Clock& clock_;
+  const CurlLibrary& curl_;
   os::Path part_;
   os::Path mark_path_;
   Downloaded result_;
@@ -248,7 +248,7 @@ Attempt Downloader::judge_status(const Transfer& transfer) {
 Attempt
 Downloader::judge(const Transfer& transfer, int code, const char* text) {
   const std::string what =
-      *text != '\0' ? text : curl_easy_strerror(static_cast<CURLcode>(code));
+      *text != '\0' ? text : curl_.easy_strerror(static_cast<CURLcode>(code));
   if (transfer.stopped) {
     return {
         Ending::kFinal,
@@ -325,7 +325,7 @@ Attempt Downloader::attempt() {
   }
 
   const std::unique_ptr<CURL, void (*)(CURL*)> handle(
-      curl_easy_init(), curl_easy_cleanup);
+      curl_.easy_init(), curl_.easy_cleanup);
   CURL* curl = handle.get();
   if (curl == nullptr) {
     return {
@@ -336,38 +336,38 @@ Attempt Downloader::attempt() {
   const auto seconds = [](Duration value) {
     return std::max(1L, static_cast<long>(to_seconds(value)));
   };
-  curl_easy_setopt(curl, CURLOPT_URL, options_.url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
-  curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_USERAGENT, ("lockstep/" + version()).c_str());
-  curl_easy_setopt(
+  curl_.easy_setopt(curl, CURLOPT_URL, options_.url.c_str());
+  curl_.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_.easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_.easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
+  curl_.easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
+  curl_.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_.easy_setopt(curl, CURLOPT_USERAGENT, ("lockstep/" + version()).c_str());
+  curl_.easy_setopt(
       curl, CURLOPT_CONNECTTIMEOUT, seconds(options_.connect_timeout));
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(
+  curl_.easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_.easy_setopt(
       curl, CURLOPT_LOW_SPEED_TIME, seconds(options_.stall_timeout));
-  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, text.data());
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
-  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
-  curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &transfer);
-  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, options_.progress ? 0L : 1L);
+  curl_.easy_setopt(curl, CURLOPT_ERRORBUFFER, text.data());
+  curl_.easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
+  curl_.easy_setopt(curl, CURLOPT_HEADERDATA, &transfer);
+  curl_.easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+  curl_.easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
+  curl_.easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+  curl_.easy_setopt(curl, CURLOPT_XFERINFODATA, &transfer);
+  curl_.easy_setopt(curl, CURLOPT_NOPROGRESS, options_.progress ? 0L : 1L);
   const uint64_t kept = transfer.offset;
   if (kept > 0) {
-    headers = curl_slist_append(
+    headers = curl_.slist_append(
         headers, fmt::format("Range: bytes={}-", kept).c_str());
     if (!mark.validator.empty()) {
-      headers = curl_slist_append(
+      headers = curl_.slist_append(
           headers, fmt::format("If-Range: {}", mark.validator).c_str());
     }
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
   }
-  const int code = curl_easy_perform(curl);
-  curl_slist_free_all(headers);
+  const int code = curl_.easy_perform(curl);
+  curl_.slist_free_all(headers);
 
   if (transfer.status == 200 || transfer.status == 206) {
     write_mark(transfer);
@@ -446,11 +446,11 @@ Result<Downloaded> Downloader::run() {
 }  // namespace
 
 Result<Downloaded> download(const DownloadOptions& options, os::Clock& clock) {
-  init_curl();
+  LOCKSTEP_ASSIGN(const CurlLibrary* curl, curl_library());
   if (options.to.has_parent_path()) {
     LOCKSTEP_TRY(os::real_files().make_directories(options.to.parent_path()));
   }
-  return Downloader(options, clock).run();
+  return Downloader(options, clock, *curl).run();
 }
 
 }  // namespace lockstep::fetch
