@@ -1,6 +1,7 @@
 """The command line itself: help, errors with near names, formats, completion."""
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -83,7 +84,9 @@ def test_near_names_are_told(control, words, hint):
         ["stop"],
         ["completion", "tcsh"],
         ["--output", "xml", "ps"],
-        ["doctor", "--hosts", "a"],
+        ["doctor", "--hosts", "a,,b"],
+        ["doctor", "--hosts", "a", "--ports", "9-3"],
+        ["doctor", "--hostfile", "no-such-file"],
     ],
 )
 def test_bad_commands_exit_with_2_and_a_line(control, words):
@@ -144,6 +147,9 @@ def test_doctor_tells_what_is_lacking(control):
     found = {one["what"]: one for one in json.loads(result.stdout)}
     assert found["data cifar10"]["state"] == "lacking"
     assert found["data cifar10"]["fix"] == "lockstep data get cifar10"
+    # The trainer reads Debian's package as it lies.
+    if os.path.exists("/usr/share/datasets/fashion-mnist"):
+        assert found["data fashion_mnist"]["state"] == "ok"
     for name in ("lockstep", "lockstep-train", "cores", "memory", "gpu", "runs folder",
                  "bash", "mpirun", "ssh"):
         assert name in found, name

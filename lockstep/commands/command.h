@@ -75,6 +75,9 @@ void add_doctor(CLI::App& app, Context& context);
 void add_data(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 
+// `lockstep far-end`: serves one ssh session.
+int far_end_main();
+
 // The whole command line; the exit code.
 int run_command_line(int argc, char** argv);
 

@@ -1,6 +1,9 @@
+#include "lockstep/commands/doctor.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,15 +21,6 @@ namespace lockstep::commands {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Grade { kGood, kLacking, kBroken };
-
-struct Finding {
-  std::string what;
-  Grade grade = Grade::kGood;
-  std::string detail;
-  std::string fix;
-};
 
 std::string to_string(Grade grade) {
   switch (grade) {
@@ -166,6 +160,10 @@ std::vector<Finding> look(const Settings& settings) {
     const os::Path folder = fetch::data_cache() / name;
     if (const auto checked = fetch::check_dataset(name, folder)) {
       findings.push_back({"data " + name, Grade::kGood, folder.string(), ""});
+    } else if (
+        const os::Path packaged = fetch::packaged_dataset(name);
+        !packaged.empty()) {
+      findings.push_back({"data " + name, Grade::kGood, packaged.string(), ""});
     } else {
       findings.push_back(
           {"data " + name,
@@ -185,25 +183,37 @@ std::vector<Finding> look(const Settings& settings) {
   return findings;
 }
 
-Result<int> doctor(const Context& context) {
-  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
-  const std::vector<Finding> findings = look(settings);
+// How many are broken.
+int print_findings(
+    const std::vector<Finding>& findings,
+    const Context& context) {
+  const bool of_hosts = !findings.empty() && !findings.front().host.empty();
   int broken = 0;
   nlohmann::json all = nlohmann::json::array();
-  Table table({"what", "state", "detail"});
+  std::vector<std::string> header = {"what", "state", "detail"};
+  if (of_hosts) {
+    header.insert(header.begin(), "host");
+  }
+  Table table(header);
   for (const Finding& finding : findings) {
     broken += finding.grade == Grade::kBroken ? 1 : 0;
-    table.add(
-        {finding.what,
-         to_string(finding.grade),
-         finding.fix.empty()
-             ? finding.detail
-             : fmt::format("{}; {}", finding.detail, finding.fix)});
-    all.push_back(
-        {{"what", finding.what},
-         {"state", to_string(finding.grade)},
-         {"detail", finding.detail},
-         {"fix", finding.fix}});
+    std::vector<std::string> row = {
+        finding.what,
+        to_string(finding.grade),
+        finding.fix.empty()
+            ? finding.detail
+            : fmt::format("{}; {}", finding.detail, finding.fix)};
+    nlohmann::json one = {
+        {"what", finding.what},
+        {"state", to_string(finding.grade)},
+        {"detail", finding.detail},
+        {"fix", finding.fix}};
+    if (of_hosts) {
+      row.insert(row.begin(), finding.host);
+      one["host"] = finding.host;
+    }
+    table.add(std::move(row));
+    all.push_back(std::move(one));
   }
   if (context.format() == OutputFormat::kJson) {
     fmt::print(
@@ -212,7 +222,66 @@ Result<int> doctor(const Context& context) {
   } else if (context.format() == OutputFormat::kTable) {
     fmt::print("{}", table.to_string());
   }
-  return broken > 0 ? 1 : 0;
+  return broken;
+}
+
+Result<int> doctor(const Context& context) {
+  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
+  return print_findings(look(settings), context) > 0 ? 1 : 0;
+}
+
+struct DoctorOptions {
+  std::vector<std::string> hosts;
+  std::string hostfile;
+  std::string ports;
+  bool cloud = false;
+};
+
+// "20000-20100".
+Result<void> parse_ports(const std::string& text, HostsQuestion& question) {
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, question.first_port);
+  const bool dash = first.ptr != end && *first.ptr == '-';
+  const auto last =
+      dash ? std::from_chars(first.ptr + 1, end, question.last_port) : first;
+  if (!dash || first.ec != std::errc() || last.ec != std::errc() ||
+      last.ptr != end || question.first_port < 1 ||
+      question.last_port < question.first_port ||
+      question.last_port > UINT16_MAX) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "--ports: '{}' is not a range; accepted: FIRST-LAST, 1 to 65535",
+            text));
+  }
+  return {};
+}
+
+Result<int> doctor_of_hosts(
+    const DoctorOptions& options,
+    const Context& context) {
+  HostsQuestion question;
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return Error(
+        ErrorCode::kInvalidInput, "--hosts and --hostfile exclude each other");
+  }
+  if (options.hosts.empty()) {
+    LOCKSTEP_ASSIGN(
+        const std::string text, os::real_files().read(options.hostfile));
+    LOCKSTEP_ASSIGN(
+        question.hosts, launch::parse_hostfile(text, options.hostfile));
+  } else {
+    std::string text;
+    for (const std::string& word : options.hosts) {
+      text += (text.empty() ? "" : ",") + word;
+    }
+    LOCKSTEP_ASSIGN(question.hosts, launch::parse_hosts(text));
+  }
+  if (!options.ports.empty()) {
+    LOCKSTEP_TRY(parse_ports(options.ports, question));
+  }
+  question.reach.program = own_program();
+  return print_findings(look_at_hosts(question), context) > 0 ? 3 : 0;
 }
 
 }  // namespace
@@ -220,22 +289,26 @@ Result<int> doctor(const Context& context) {
 void add_doctor(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand(
       "doctor", "what is there and lacking, and what fixes it");
-  verb->footer("Example: lockstep doctor");
+  verb->footer("Example: lockstep doctor --hosts node1,node2");
   add_runs_dir(*verb, context);
-  auto hosts = std::make_shared<std::string>();
-  auto cloud = std::make_shared<bool>(false);
-  const std::string other = "Other machines (not part of this version)";
-  verb->add_option("--hosts", *hosts, "look at these hosts")
-      ->type_name("a,b")
-      ->group(other);
-  verb->add_flag("--cloud", *cloud, "look at the cloud")->group(other);
-  set_action(*verb, context, [&context, hosts, cloud]() -> Result<int> {
-    if (!hosts->empty() || *cloud) {
+  auto options = std::make_shared<DoctorOptions>();
+  verb->add_option("--hosts", options->hosts, "look at these hosts")
+      ->type_name("a,b");
+  verb->add_option("--hostfile", options->hostfile, "look at those of a file")
+      ->type_name("FILE");
+  verb->add_option(
+          "--ports", options->ports, "the range that is open between hosts")
+      ->type_name("FIRST-LAST");
+  verb->add_flag("--cloud", options->cloud, "look at the cloud")
+      ->group("Other machines (not part of this version)");
+  set_action(*verb, context, [&context, options]() -> Result<int> {
+    if (options->cloud) {
       return Error(
           ErrorCode::kInvalidInput,
-          fmt::format(
-              "{}: looking at other machines is not part of this version",
-              hosts->empty() ? "--cloud" : "--hosts"));
+          "--cloud: looking at the cloud is not part of this version");
+    }
+    if (!options->hosts.empty() || !options->hostfile.empty()) {
+      return doctor_of_hosts(*options, context);
     }
     return doctor(context);
   });

@@ -347,6 +347,19 @@ Result<DatasetFetched> get_dataset(
   return Fetch(*entry, std::move(folder), options).run();
 }
 
+os::Path packaged_dataset(const std::string& name) {
+  const auto entry = find_entry(name);
+  if (!entry || (*entry)->registry != RegistryKind::kDebian) {
+    return {};
+  }
+  const os::Path folder = (*entry)->folder;
+  const bool whole =
+      std::ranges::all_of((*entry)->files, [&](const DatasetFile& file) {
+        return os::real_files().exists(folder / (file.name + ".gz"));
+      });
+  return whole ? folder : os::Path();
+}
+
 Result<void> check_dataset(const std::string& name, const os::Path& folder) {
   LOCKSTEP_ASSIGN(const DatasetEntry* entry, find_entry(name));
   for (const auto& file : entry->files) {

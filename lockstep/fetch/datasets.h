@@ -62,6 +62,10 @@ Result<DatasetFetched> get_dataset(
     const std::string& name,
     const DatasetOptions& options);
 
+// The folder of the Debian package that has the set, when it is installed; the
+// trainer reads it as it lies. Empty: none.
+os::Path packaged_dataset(const std::string& name);
+
 // Whether the folder holds every file with the right content; the error says
 // what is lacking.
 Result<void> check_dataset(const std::string& name, const os::Path& folder);

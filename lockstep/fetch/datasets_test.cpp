@@ -116,6 +116,9 @@ TEST_F(DatasetFolder, FashionMnistFromTheDebianPackage) {
   DatasetOptions options;
   options.to = folder_ / "f";
   options.source = DatasetSource::kRegistry;
+  EXPECT_EQ(
+      packaged_dataset("fashion_mnist"), "/usr/share/datasets/fashion-mnist");
+  EXPECT_EQ(packaged_dataset("mnist"), "");
   const auto first = get_dataset("fashion_mnist", options);
   ASSERT_TRUE(first) << first.error().to_string();
   EXPECT_EQ(first->source, "Debian package dataset-fashion-mnist");

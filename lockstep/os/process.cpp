@@ -40,6 +40,8 @@ struct Plan {
   bool new_group = false;
   bool die_with_parent = false;
   const std::vector<int>* keep = nullptr;
+  std::array<Descriptor, 3> standard;
+  bool ignore_interrupts = false;
   pid_t parent = 0;
 };
 
@@ -118,6 +120,11 @@ void reset_signals() {
     ::dup2(plan.output.get(), 1);
     ::dup2(plan.output.get(), 2);
   }
+  for (int number = 0; number < 3; ++number) {
+    if (plan.standard[number]) {
+      ::dup2(plan.standard[number].get(), number);
+    }
+  }
   // Others' descriptors that were opened without O_CLOEXEC stay behind too.
   ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   for (int descriptor : *plan.keep) {
@@ -130,6 +137,10 @@ void reset_signals() {
     fail(report, Failure::Stage::kDirectory, errno);
   }
   reset_signals();
+  if (plan.ignore_interrupts) {
+    ::signal(SIGINT, SIG_IGN);
+    ::signal(SIGQUIT, SIG_IGN);
+  }
   int error = ENOENT;
   for (const std::string& program : plan.programs) {
     ::execve(program.c_str(), plan.argv.data(), plan.envp.data());
@@ -280,6 +291,16 @@ Result<Plan> make_plan(const SpawnOptions& options) {
     plan.input =
         above_stdio(Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
+  for (size_t number = 0; number < 3; ++number) {
+    if (options.standard[number] >= 0) {
+      plan.standard[number] =
+          Descriptor(::fcntl(options.standard[number], F_DUPFD_CLOEXEC, 3));
+      if (!plan.standard[number]) {
+        return os_error("cannot pass on a descriptor", errno);
+      }
+    }
+  }
+  plan.ignore_interrupts = options.ignore_interrupts;
   plan.new_group = options.new_group;
   plan.die_with_parent = options.die_with_parent;
   plan.keep = &options.keep;

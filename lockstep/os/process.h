@@ -5,6 +5,7 @@
 // inherited descriptors: nothing is copied through the parent. Safe from any
 // thread; one child is waited for by one thread at a time.
 
+#include <array>
 #include <csignal>
 #include <map>
 #include <memory>
@@ -40,6 +41,10 @@ struct SpawnOptions {
   bool die_with_parent = false;
   // Descriptors that stay open in the child; all others above 2 are closed.
   std::vector<int> keep;
+  // Descriptors of ours that become 0, 1 and 2 of the child; -1: as above.
+  std::array<int, 3> standard = {-1, -1, -1};
+  // Ctrl-C of a terminal that it shares with us is not for it.
+  bool ignore_interrupts = false;
 };
 
 class Process {

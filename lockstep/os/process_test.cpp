@@ -189,6 +189,24 @@ TEST_F(Children, SignalsArriveAsInAFreshProcess) {
   }
 }
 
+TEST_F(Children, TakesDescriptorsAsItsStandardStreams) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  Descriptor reader(ends[0]);
+  Descriptor writer(ends[1]);
+  SpawnOptions options = shell("cat; echo err >&2; kill -INT $$; echo alive");
+  options.standard = {::open("/dev/null", O_RDONLY), writer.get(), -1};
+  options.ignore_interrupts = true;
+  auto process = real_processes().spawn(options).value();
+  ::close(options.standard[0]);
+  writer.reset();
+  char text[64] = {};
+  EXPECT_EQ(::read(reader.get(), text, sizeof(text)), 6);
+  EXPECT_STREQ(text, "alive\n");
+  EXPECT_TRUE(end_of(*process).ok());
+  EXPECT_EQ(output(), "err\n");
+}
+
 // The child is spawned from a thread that ends: it must die with it.
 TEST_F(Children, DiesWithItsParent) {
   std::unique_ptr<Process> process;

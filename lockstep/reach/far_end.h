@@ -7,8 +7,15 @@
 // A request and an answer are frames of CBOR: {"verb", ...} and {"ok": ...} or
 // {"error": {code, message, fix}}; bytes travel as CBOR byte strings of at most
 // kPiece. Verbs that reach gives: facts, have, put, commit, manifest, sync,
-// setup, read, free. Others (start-agent, start-head, tail, stop) are added by
+// setup, read, free; hello {version, time}; tools, listen and dial of probe.h.
+// Others (start-agent, start-head, tail, stop) are added by
 // the modules that own them, so this one knows nothing of runs.
+//
+// What `facts` answers: hostname user home lockstep_home program (of the far
+// end) version architecture kernel libc os cores memory gpus [{name, memory}]
+// addresses ["10.0.0.1", ...] time (Unix seconds) free (bytes where
+// lockstep_home is) shm (bytes of /dev/shm; 0: there is none) environment
+// {name: value}. `read` {path, offset, limit} answers {data, size}.
 
 #include <functional>
 #include <map>

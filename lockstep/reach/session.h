@@ -6,12 +6,19 @@
 // first through the same session; nothing else is needed there than sh and a
 // libc of ours.
 //
+// LOCKSTEP_SSH names the ssh program, LOCKSTEP_SSH_OPTIONS more options (words
+// apart by spaces); LOCKSTEP_FAR_HOME is the home of lockstep on nodes that set
+// no LOCKSTEP_HOME of their own. A key that needs a passphrase, or a host that
+// is new, is asked about on the terminal, one host after the other.
+//
 // Errors say which host, what ssh said, and what to do: unknown host, refused
 // key, wrong user, changed host key, no space, read-only home, another
 // architecture.
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +31,8 @@ namespace lockstep::reach {
 struct ReachOptions {
   os::Path program;                      // the lockstep binary to send
   std::vector<std::string> ssh_options;  // as in "-o", "Port=2222"
-  os::Path control_folder;               // for the multiplexing sockets
+  os::Path control_folder;  // for the multiplexing sockets; empty: a private
+                            // one with a short path
   Duration patience = std::chrono::seconds(20);
 };
 
@@ -38,8 +46,24 @@ class Session {
       const std::string& verb,
       nlohmann::json arguments,
       os::Deadline deadline) = 0;
+  // Requests that `next` makes until it gives none, many under way at once;
+  // the first error ends it. For verbs with short answers, which are dropped.
+  virtual Result<void> call_many(
+      const std::string& verb,
+      const std::function<Result<std::optional<nlohmann::json>>()>& next,
+      Duration stall) {
+    while (true) {
+      LOCKSTEP_ASSIGN(auto arguments, next());
+      if (!arguments) {
+        return {};
+      }
+      LOCKSTEP_TRY(call(verb, *arguments, os::Deadline::after(stall)));
+    }
+  }
   // True when lockstep had to be sent.
   virtual bool was_sent() const = 0;
+  // What it took to come here.
+  virtual Duration took() const { return {}; }
 };
 
 Result<std::unique_ptr<Session>> reach(

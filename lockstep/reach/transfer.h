@@ -44,9 +44,13 @@ send_program(Session& session, const ProgramSet& set, Sent* sent = nullptr);
 // The folder there. Files that `.lockstepignore` names (the syntax of
 // .gitignore), and .git, stay behind; what was removed here is removed there.
 // Two runs that use the same folder at once both work: a changed file is
-// replaced, never written over.
-Result<os::Path>
-sync_folder(Session& session, const os::Path& folder, Sent* sent = nullptr);
+// replaced, never written over. Files that a program made there are left
+// alone. `leave` names folders below it that stay behind as well (the runs).
+Result<os::Path> sync_folder(
+    Session& session,
+    const os::Path& folder,
+    Sent* sent = nullptr,
+    const std::vector<os::Path>& leave = {});
 
 // Runs a set-up command in `folder` on the node, once for each content of
 // command and folder; its output is appended to `log`.

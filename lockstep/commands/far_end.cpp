@@ -1,0 +1,18 @@
+// `lockstep far-end`: what a node answers over ssh. Modules that own verbs give
+// them here.
+
+#include "lockstep/reach/far_end.h"
+
+#include "lockstep/commands/command.h"
+#include "lockstep/launch/node_verbs.h"
+#include "lockstep/launch/run_verbs.h"
+
+namespace lockstep::commands {
+
+int far_end_main() {
+  reach::Handlers handlers = launch::node_verbs(own_program());
+  handlers.merge(launch::run_verbs());
+  return reach::serve_far_end(handlers);
+}
+
+}  // namespace lockstep::commands
