@@ -6,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/keeper.h"
 
 namespace lockstep::commands {
@@ -117,9 +118,17 @@ void build(CLI::App& app, Context& context) {
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
-  // The keeper is on the way from command to ranks: it needs no option tree.
+  // Words between our own processes. The keeper is on the way from command to
+  // ranks: it needs no option tree.
   if (argc == 3 && std::string_view(argv[1]) == "keeper") {
     return launch::keeper_main(std::atoi(argv[2]));
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "agent") {
+    return launch::agent_main(own_program());
+  }
+  if (argc >= 3 && std::string_view(argv[1]) == "shim" &&
+      std::string_view(argv[2]) == "--") {
+    return launch::shim_main(own_program(), {argv + 3, argv + argc});
   }
   if (argc == 2 && std::string_view(argv[1]) == "far-end") {
     return far_end_main();
