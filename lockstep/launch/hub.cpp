@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -112,6 +113,10 @@ class EpollHub : public Hub {
     return nodes_.at(node).host;
   }
   bool is_lost(size_t node) const override { return nodes_.at(node).lost; }
+  bool any_away() const override {
+    return std::ranges::any_of(
+        nodes_, [](const Node& node) { return node.active && node.peer == 0; });
+  }
   size_t refused() const override { return refused_; }
   int descriptor() const override { return epoll_.get(); }
   const Join* joined(size_t node) const override {

@@ -383,7 +383,13 @@ TEST_F(HubTest, SeesAnAgentThatIsGone) {
   start(0, request(0));
   middle.freeze(true);  // nobody comes back through it
   middle.cut();
-  ASSERT_TRUE(until([&] { return count<NodeLost>() == 1; }));
+  bool away = false;
+  ASSERT_TRUE(until([&] {
+    away = away || hub_->any_away();
+    return count<NodeLost>() == 1;
+  }));
+  EXPECT_TRUE(away);
+  EXPECT_FALSE(hub_->any_away());
   EXPECT_THAT(first<NodeLost>().reason, HasSubstr("its agent is gone"));
   // A start on a lost node is a loss, not an error.
   ASSERT_TRUE(hub_->start(0, request(0, 1)).has_value());
