@@ -69,11 +69,10 @@ struct SimulatedAgent {
 class Simulator {
  public:
   Simulator(int port, const Key& key, size_t count)
-      : epoll_(::epoll_create1(EPOLL_CLOEXEC)), agents_(count) {
-    for (size_t i = 0; i < count; ++i) {
-      agents_[i].rank = static_cast<int>(i);
-      join(agents_[i], port, key);
-    }
+      : port_(port),
+        key_(key),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        agents_(count) {
     thread_ = std::thread([this] { run(); });
   }
   ~Simulator() {
@@ -84,11 +83,21 @@ class Simulator {
   double failed_at() const { return failed_at_; }
 
  private:
-  void join(SimulatedAgent& agent, int port, const Key& key) {
+  // A few at a time, as ssh starts them.
+  void join_more() {
+    constexpr size_t kAtOnce = 64;
+    while (joined_ < agents_.size() && joined_ - welcomed_ < kAtOnce) {
+      agents_[joined_].rank = static_cast<int>(joined_);
+      join(agents_[joined_]);
+      ++joined_;
+    }
+  }
+
+  void join(SimulatedAgent& agent) {
     os::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in place{};
     place.sin_family = AF_INET;
-    place.sin_port = htons(static_cast<uint16_t>(port));
+    place.sin_port = htons(static_cast<uint16_t>(port_));
     place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(
             socket.get(), reinterpret_cast<sockaddr*>(&place), sizeof place) !=
@@ -98,7 +107,7 @@ class Simulator {
     agent.channel = wire::Channel::make(
         std::move(socket),
         wire::ChannelRole::kClient,
-        key,
+        key_,
         std::string(kAgentPurpose));
     Join join;
     join.node = agent.rank;
@@ -119,6 +128,7 @@ class Simulator {
 
   void run() {
     while (!done_) {
+      join_more();
       epoll_event news[256];
       const int count =
           ::epoll_wait(epoll_.get(), news, 256, milliseconds(5).count());
@@ -126,8 +136,8 @@ class Simulator {
         hear(agents_[news[i].data.u64]);
       }
       const double now = now_seconds();
-      for (SimulatedAgent& agent : agents_) {
-        speak(agent, now);
+      for (size_t i = 0; i < joined_; ++i) {
+        speak(agents_[i], now);
       }
     }
   }
@@ -148,7 +158,9 @@ class Simulator {
       if (!message) {
         give_up(message.error().to_string());
       }
-      if (std::holds_alternative<StartRequest>(*message)) {
+      if (std::holds_alternative<Welcome>(*message)) {
+        ++welcomed_;
+      } else if (std::holds_alternative<StartRequest>(*message)) {
         agent.started = true;
         report(agent, {RankStarted{agent.rank, 1000 + agent.rank}});
       } else if (std::holds_alternative<EndRanks>(*message) && agent.started) {
@@ -218,8 +230,12 @@ class Simulator {
     }
   }
 
+  int port_;
+  Key key_;
   os::Descriptor epoll_;
   std::vector<SimulatedAgent> agents_;
+  size_t joined_ = 0;    // of them, that dialled
+  size_t welcomed_ = 0;  // that were let in
   std::atomic<bool> done_{false};
   std::atomic<int> failing_{-1};
   std::atomic<double> failed_at_{0};

@@ -12,7 +12,7 @@ HeadSpec sample() {
   spec.launcher = "ssh";
   spec.run_id = "demo-20261115-113000-abc123";
   spec.name = "demo";
-  spec.runs_dir = "/home/u/.cache/lockstep/runs";
+  spec.runs_dir = "/var/u/.cache/lockstep/runs";
   spec.job = "name: demo\nrun: [\"true\"]\n";
   spec.secrets = {{"TOKEN", "x y\"z"}};
   spec.key = to_hex(make_key());
