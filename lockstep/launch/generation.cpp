@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/launch/python_module.h"
 #include "lockstep/os/socket.h"
 
 namespace lockstep::launch {
@@ -108,6 +109,8 @@ Result<std::map<size_t, StartRequest>> make_starts(
         facts_on(generation, place, facts),
         place.inherited,
         wanted_by(job, place));
+    command.environment["LOCKSTEP_STOP_SIGNAL"] = job.stop_signal;
+    add_python_folder(place.folder / "python", command.environment);
     command.directory = place.workdir;
     const os::Path ranks = place.folder / "ranks";
     command.log = ranks / fmt::format("{}.log", slot.rank);

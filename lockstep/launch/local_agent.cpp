@@ -11,6 +11,7 @@
 #include "lockstep/launch/output_events.h"
 #include "lockstep/launch/place.h"
 #include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/python_module.h"
 #include "lockstep/launch/tail.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/host.h"
@@ -56,6 +57,7 @@ class LocalAgent : public Agent {
     for (const RankCommand& command : request.commands) {
       LOCKSTEP_TRY(follow(command));
     }
+    place_python(request);
     if (keeper_.channel == nullptr) {
       return Error(ErrorCode::kUnavailable, "the keeper is gone");
     }
@@ -120,6 +122,21 @@ class LocalAgent : public Agent {
   }
 
  private:
+  // Ranks train without it, so that a full disk only costs them the module.
+  static void place_python(const StartRequest& request) {
+    os::Path last;
+    for (const RankCommand& command : request.commands) {
+      const auto folder = command.environment.find(kPythonFolder);
+      if (folder == command.environment.end() || folder->second == last) {
+        continue;
+      }
+      last = folder->second;
+      if (auto placed = place_python_module(os::real_files(), last); !placed) {
+        log_warning(placed.error().to_string());
+      }
+    }
+  }
+
   Result<void> follow(const RankCommand& command) {
     const auto found = files_.try_emplace(command.rank, command);
     RankFiles& one = found.first->second;

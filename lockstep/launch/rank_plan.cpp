@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 9> kForeignPrefixes = {
     "HYDRA_"};
 
 // What a nested `lockstep run` must not take over from the outer one.
-constexpr std::array<std::string_view, 16> kOwnNames = {
+constexpr std::array<std::string_view, 18> kOwnNames = {
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -36,6 +36,8 @@ constexpr std::array<std::string_view, 16> kOwnNames = {
     "LOCKSTEP_KEY_FILE",
     "LOCKSTEP_GENERATION",
     "LOCKSTEP_CHECKPOINTS",
+    "LOCKSTEP_PYTHON",
+    "LOCKSTEP_STOP_SIGNAL",
     "MASTER_ADDR",
     "MASTER_PORT"};
 
