@@ -67,7 +67,6 @@ def test_lightning_ddp(control):
         *("run", "--procs", "2", "--output", "json", "--"),
         *(sys.executable, ROOT / "examples" / "lightning_ddp.py"),
         timeout=PATIENCE,
-        env={"PYTHONPATH": str(ROOT / "python")},
     )
     assert result.returncode == 0, result.stderr
     run = control.run()
@@ -100,7 +99,7 @@ def test_lightning_stops_at_a_step_with_a_checkpoint(control):
     process = control.start(
         *("run", "--procs", "2", "--"),
         *(sys.executable, ROOT / "examples" / "lightning_ddp.py"),
-        env={"PYTHONPATH": str(ROOT / "python"), "EPOCHS": "1000000"},
+        env={"EPOCHS": "1000000"},
     )
 
     def training():

@@ -7,7 +7,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -299,8 +298,7 @@ def control(tmp_path):
 def test_lockstep_reads_what_a_script_writes(control):
     control.script("train.py", SCRIPT)
     result = control.call(
-        "run", "--procs", "2", "--output", "json", "--", sys.executable, "train.py",
-        env={"PYTHONPATH": str(MODULE.parent)},
+        "run", "--procs", "2", "--output", "json", "--", sys.executable, "train.py"
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
@@ -321,8 +319,7 @@ def test_lockstep_reads_what_a_script_writes(control):
 def test_lockstep_stop_reaches_the_flag(control):
     control.script("train.py", SCRIPT)
     process = control.start(
-        "run", "--procs", "2", "--", sys.executable, "train.py", "wait",
-        env={"PYTHONPATH": str(MODULE.parent)},
+        "run", "--procs", "2", "--", sys.executable, "train.py", "wait"
     )
 
     def trained():
@@ -337,3 +334,40 @@ def test_lockstep_stop_reaches_the_flag(control):
     assert process.returncode == 130
     assert "stopped" in control.run().log(0) and "stopped" in control.run().log(1)
     control.assert_nothing_left()
+
+
+def test_ranks_find_the_module_and_nothing_is_shadowed(control):
+    code = "import lockstep, os; print(lockstep.__file__, os.environ['LOCKSTEP_PYTHON'])"
+    result = control.call("run", "--", sys.executable, "-c", code)
+    assert result.returncode == 0, result.stderr
+    file, folder = control.run().log(0).split()
+    assert file == f"{folder}/lockstep.py"
+    assert pathlib.Path(file).read_text() == MODULE.read_text()
+    assert os.listdir(folder) == ["lockstep.py"]
+    mine = control.folder / "mine"
+    mine.mkdir()
+    (mine / "lockstep.py").write_text("")
+    run = ["run", "--name", "second", "--", sys.executable, "-c", code]
+    result = control.call(*run, env={"PYTHONPATH": str(mine)})
+    assert result.returncode == 0, result.stderr
+    second = [one for one in control.runs() if "second" in one.path.name]
+    assert second[0].log(0).split()[0] == str(mine / "lockstep.py")
+
+
+def test_ranks_know_the_stop_signal(control):
+    control.script("train.py", SCRIPT)
+    control.script(
+        "job.yaml",
+        f"run: [{sys.executable}, train.py, wait]\nstop_signal: SIGUSR1\ngrace: 30s\n",
+    )
+    process = control.start("run", "job.yaml")
+
+    def ready():
+        runs = control.runs()
+        path = runs[0].path / "events.jsonl" if runs else pathlib.Path("/nowhere")
+        return path.exists() and '"checkpoint"' in path.read_text()
+
+    wait_for(ready)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert "stopped" in control.run().log(0)
