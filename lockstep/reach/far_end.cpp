@@ -17,6 +17,7 @@
 #include "lockstep/reach/far_setup.h"
 #include "lockstep/reach/message.h"
 #include "lockstep/reach/probe.h"
+#include "lockstep/reach/prune.h"
 #include "lockstep/reach/stream.h"
 
 namespace lockstep::reach {
@@ -88,6 +89,13 @@ int serve_far_end(const Handlers& more) {
   const auto stream =
       make_stream(std::move(in), std::move(out), "the near end");
   const os::Path home = lockstep_home();
+  // The folder that holds this very program.
+  std::error_code ignored;
+  mark_used(
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path());
+  for (const char* name : {"bin", "sets", "incoming"}) {
+    prune(home / name);
+  }
   FarFiles files(home);
   Handlers handlers = own_handlers(home, files, input);
   Probes probes;

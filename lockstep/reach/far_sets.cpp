@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <set>
 
 #include "lockstep/os/file.h"
 #include "lockstep/reach/far_files.h"
 #include "lockstep/reach/message.h"
+#include "lockstep/reach/prune.h"
 
 namespace lockstep::reach {
 namespace {
@@ -73,6 +75,21 @@ bool lies_there(const SetFile& file, HashMemory& hashes) {
   return hash && *hash == file.hash;
 }
 
+// Blobs that no set holds any more.
+void prune_blobs(const os::Path& folder) {
+  const auto names = os::real_files().list(folder);
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
+    struct stat facts{};
+    const time_t oldest =
+        ::time(nullptr) -
+        std::chrono::duration_cast<std::chrono::seconds>(kUnused).count();
+    if (::stat((folder / name).c_str(), &facts) == 0 && facts.st_nlink == 1 &&
+        facts.st_ctim.tv_sec < oldest) {
+      ::unlink((folder / name).c_str());
+    }
+  }
+}
+
 bool is_whole(const SetRequest& set, HashMemory& hashes) {
   if (!os::real_files().exists(set.start())) {
     return false;
@@ -130,8 +147,10 @@ Result<void> write_start(const SetRequest& set, const os::Path& folder) {
 Result<json> FarFiles::have(const json& request) {
   LOCKSTEP_ASSIGN(const SetRequest set, parse(request, home_));
   if (is_whole(set, hashes_)) {
+    mark_used(set.folder);
     return json{{"path", set.start().string()}};
   }
+  prune_blobs(home_ / "blobs");
   std::set<std::string> missing;
   for (const SetFile& file : set.files) {
     if (!has_size(blob(file.hash), file.size) && !lies_there(file, hashes_)) {

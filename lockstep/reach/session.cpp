@@ -18,6 +18,7 @@
 #include "lockstep/os/process.h"
 #include "lockstep/reach/content.h"
 #include "lockstep/reach/message.h"
+#include "lockstep/reach/prune.h"
 #include "lockstep/reach/ssh.h"
 #include "lockstep/reach/stream.h"
 
@@ -52,6 +53,8 @@ class Payload {
     const std::lock_guard lock(mutex_);
     if (packed_.empty()) {
       const os::Path kept = lockstep_home() / "packed" / (hash_ + ".gz");
+      mark_used(kept);
+      prune(kept.parent_path());
       if (auto text = os::real_files().read(kept); text && !text->empty()) {
         packed_ = std::move(*text);
         return packed_;

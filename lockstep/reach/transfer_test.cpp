@@ -13,6 +13,7 @@
 #include "lockstep/reach/far_files.h"
 #include "lockstep/reach/message.h"
 #include "lockstep/reach/near_and_far_test.h"
+#include "lockstep/reach/prune.h"
 
 namespace lockstep::reach {
 namespace {
@@ -38,6 +39,22 @@ TEST(Content, NamesThatLeadOutAreRefused) {
     EXPECT_FALSE(inside("/root", name)) << name;
   }
   EXPECT_EQ(inside("/root", "a/b").value(), "/root/a/b");
+}
+
+TEST_F(NearAndFar, WhatNobodyUsesGoes) {
+  const os::Path folder = folder_ / "bin";
+  for (const char* name : {"old", "new", "used"}) {
+    write(folder / name / "lockstep", "x");
+  }
+  const auto long_ago = fs::file_time_type::clock::now() - 2 * kUnused;
+  fs::last_write_time(folder / "old", long_ago);
+  fs::last_write_time(folder / "used", long_ago);
+  mark_used(folder / "used");
+  prune(folder);
+  prune(folder_ / "not there");
+  EXPECT_FALSE(fs::exists(folder / "old"));
+  EXPECT_TRUE(fs::exists(folder / "new"));
+  EXPECT_TRUE(fs::exists(folder / "used"));
 }
 
 class Transfers : public NearAndFar {
