@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <thread>
 
-#include "lockstep/collective/kernels.h"
+#include "lockstep/collective/mpi_runtime.h"
 #include "lockstep/collective/operation_communicator.h"
 #include "lockstep/os/clock.h"
 
@@ -25,105 +22,16 @@ using Clock = std::chrono::steady_clock;
 // Tags of the control communicator.
 constexpr int kAbortTag = 1;
 constexpr int kArrivedTag = 2;
-constexpr int kTableTag = 3;
 constexpr size_t kMaxReason = 1000;
 // How long ranks that passed their deadline tell each other so.
 constexpr Duration kRollCall = std::chrono::milliseconds(500);
 constexpr size_t kMaxCount = size_t{1} << 30;  // MPI counts are int
 
-void must(int code, const char* what) {
-  if (code == MPI_SUCCESS) {
-    return;
-  }
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int size = 0;
-  MPI_Error_string(code, text, &size);
-  throw CollectiveError(fmt::format("mpi: {}: {}", what, text));
-}
-
-// Finalised at exit by whoever initialised.
-void initialise() {
-  int done = 0;
-  MPI_Initialized(&done);
-  if (done != 0) {
-    return;
-  }
-  int provided = 0;
-  must(
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
-      "MPI_Init_thread");
-  std::atexit([] {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (finalized == 0) {
-      MPI_Finalize();
-    }
-  });
-}
-
-bool may_call_from_any_thread() {
-  int level = 0;
-  MPI_Query_thread(&level);
-  return level == MPI_THREAD_MULTIPLE;
-}
-
-template <ReduceOp op>
-void reduce_halves(void* in, void* out, int* count, MPI_Datatype*) {
-  const void* inputs[] = {in, out};
-  reduce(
-      inputs, 2, &out, 1, static_cast<size_t>(*count), DataType::kBFloat16, op);
-}
-
-// MPI has no bf16: a type of two bytes with operations of our own.
-struct Halves {
-  Halves() {
-    must(MPI_Type_contiguous(2, MPI_BYTE, &type), "MPI_Type_contiguous");
-    must(MPI_Type_commit(&type), "MPI_Type_commit");
-    must(MPI_Op_create(reduce_halves<ReduceOp::kSum>, 1, &ops[0]), "sum");
-    must(MPI_Op_create(reduce_halves<ReduceOp::kMin>, 1, &ops[1]), "min");
-    must(MPI_Op_create(reduce_halves<ReduceOp::kMax>, 1, &ops[2]), "max");
-  }
-  MPI_Datatype type = MPI_DATATYPE_NULL;
-  MPI_Op ops[3] = {};
-};
-
-Halves& halves() {
-  static Halves all;  // freed with MPI itself
-  return all;
-}
-
-MPI_Datatype type_of(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return MPI_FLOAT;
-    case DataType::kBFloat16:
-      return halves().type;
-    case DataType::kFloat64:
-      return MPI_DOUBLE;
-    case DataType::kInt32:
-      return MPI_INT32_T;
-    case DataType::kInt64:
-      return MPI_INT64_T;
-    case DataType::kUint8:
-      return MPI_UINT8_T;
-  }
-  return MPI_DATATYPE_NULL;
-}
-
-MPI_Op op_of(DataType type, ReduceOp op) {
-  if (type == DataType::kBFloat16) {
-    return halves().ops[static_cast<int>(op)];
-  }
-  return op == ReduceOp::kSum   ? MPI_SUM
-         : op == ReduceOp::kMin ? MPI_MIN
-                                : MPI_MAX;
-}
-
 // The communicator of MPI and what waits on it share; lives as long as either.
 class MpiGroup {
  public:
   explicit MpiGroup(const GroupOptions& options) : timeout_(options.timeout) {
-    initialise();
+    initialise_mpi();
     must(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     must(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     if (rank != options.rank || size != options.world_size) {
@@ -156,7 +64,7 @@ class MpiGroup {
 
   void abort(const std::string& reason) {
     set_failure(reason, {});
-    if (may_call_from_any_thread()) {
+    if (may_call_mpi_from_any_thread()) {
       tell();
     }
   }
@@ -387,8 +295,8 @@ class MpiWork : public Work::State {
   void start() {
     const Operation& o = operation_;
     MPI_Comm comm = group_->data;
-    const MPI_Datatype type = type_of(o.type);
-    const MPI_Op op = op_of(o.type, o.op);
+    const MPI_Datatype type = mpi_type(o.type);
+    const MPI_Op op = mpi_op(o.type, o.op);
     const size_t element = size_of(o.type);
     auto* data = static_cast<std::byte*>(o.data);
     const size_t block = o.count * element;
@@ -489,91 +397,6 @@ class MpiCommunicator : public OperationCommunicator {
   std::unique_ptr<Communicator> local_;  // plain memory
 };
 
-// Every put goes to every rank; a get receives until the key has come.
-class MpiRendezvous : public wire::Rendezvous {
- public:
-  MpiRendezvous() {
-    initialise();
-    must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
-    MPI_Comm_rank(comm_, &rank_);
-    MPI_Comm_size(comm_, &size_);
-  }
-
-  Result<void> put(const std::string& key, const std::string& value) override {
-    const std::lock_guard lock(mutex_);
-    table_[key] = value;
-    sent_.push_back(key + '\n' + value);
-    const std::string& message = sent_.back();
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) {
-        continue;
-      }
-      MPI_Request request;
-      MPI_Isend(
-          message.data(),
-          static_cast<int>(message.size()),
-          MPI_CHAR,
-          peer,
-          kTableTag,
-          comm_,
-          &request);
-      MPI_Request_free(&request);
-    }
-    return {};
-  }
-
-  Result<std::string> get(const std::string& key, os::Deadline deadline)
-      override {
-    for (;;) {
-      {
-        const std::lock_guard lock(mutex_);
-        receive();
-        const auto found = table_.find(key);
-        if (found != table_.end()) {
-          return found->second;
-        }
-      }
-      if (deadline.passed()) {
-        return Error(
-            ErrorCode::kTimeout, fmt::format("nobody put '{}' in time", key));
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-
- private:
-  void receive() {
-    for (;;) {
-      int there = 0;
-      MPI_Status status;
-      MPI_Iprobe(MPI_ANY_SOURCE, kTableTag, comm_, &there, &status);
-      if (there == 0) {
-        return;
-      }
-      int size = 0;
-      MPI_Get_count(&status, MPI_CHAR, &size);
-      std::string message(static_cast<size_t>(size), '\0');
-      MPI_Recv(
-          message.data(),
-          size,
-          MPI_CHAR,
-          status.MPI_SOURCE,
-          kTableTag,
-          comm_,
-          MPI_STATUS_IGNORE);
-      const size_t end = message.find('\n');
-      table_[message.substr(0, end)] = message.substr(end + 1);
-    }
-  }
-
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
-  std::mutex mutex_;
-  std::map<std::string, std::string> table_;
-  std::deque<std::string> sent_;  // stays until MPI has sent it
-};
-
 }  // namespace
 
 bool has_mpi() {
@@ -583,10 +406,6 @@ bool has_mpi() {
 std::unique_ptr<Communicator> make_mpi_communicator(
     const GroupOptions& options) {
   return std::make_unique<MpiCommunicator>(options);
-}
-
-std::unique_ptr<wire::Rendezvous> make_mpi_rendezvous() {
-  return std::make_unique<MpiRendezvous>();
 }
 
 }  // namespace lockstep::collective

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "lockstep/collective/factory.h"
@@ -79,7 +78,7 @@ void check_asynchronous(Communicator& c) {
   }
 }
 
-void check_failures(const GroupOptions& options) {
+void check_failures(const GroupOptions& options, wire::Rendezvous& rendezvous) {
   GroupOptions impatient = options;
   impatient.timeout = std::chrono::milliseconds(300);
   {
@@ -87,8 +86,16 @@ void check_failures(const GroupOptions& options) {
     c->barrier();
     std::vector<float> data(9);
     if (c->rank() == 1) {
-      // Misses the deadline of the others.
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      // Stays away until the others have given up.
+      for (int peer = 0; peer < c->size(); ++peer) {
+        const bool heard =
+            peer == 1 || rendezvous
+                             .get(
+                                 fmt::format("gave up/{}", peer),
+                                 os::Deadline::after(options.timeout))
+                             .has_value();
+        expect(heard, fmt::format("rank {} did not give up", peer));
+      }
     } else {
       try {
         c->all_reduce(data.data(), 9, DataType::kFloat32, ReduceOp::kSum);
@@ -100,6 +107,9 @@ void check_failures(const GroupOptions& options) {
             error.what());
       }
       expect(c->failed(), "a group that failed is dead");
+      expect(
+          rendezvous.put(fmt::format("gave up/{}", c->rank()), "").has_value(),
+          "telling that the deadline passed");
     }
   }
   auto c = make_mpi_communicator(options);
@@ -141,7 +151,7 @@ int run() {
   host->all_reduce(&one, 1, DataType::kInt64, ReduceOp::kSum);
   expect(one == host->size(), "host over an MPI rendezvous");
   options.kind = "mpi";
-  check_failures(options);
+  check_failures(options, *rendezvous);
   return failures == 0 ? 0 : 1;
 }
 

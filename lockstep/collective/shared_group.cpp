@@ -7,23 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <cstring>
-#include <thread>
 
 #include "lockstep/base/check.h"
-#include "lockstep/collective/kernels.h"
+#include "lockstep/collective/shared_group_layout.h"
 #include "lockstep/collective/ticks.h"
 #include "lockstep/os/clock.h"
 
 namespace lockstep::collective {
 namespace {
 
-constexpr int kMaxRanks = 256;
-// Processors fetch pairs of lines: neighbours would be pulled along.
-constexpr size_t kApart = 128;
-constexpr size_t kChunkBytes = 256 << 10;
-constexpr uint64_t kMaxChunks = 1 << 12;
 // An operation of fewer bytes is done by its last arrival when others sleep:
 // waking them costs more.
 constexpr size_t kSmallBytes = 64 << 10;
@@ -34,9 +26,6 @@ constexpr double kLandingSeconds = 2e-6;
 constexpr Duration kNap = std::chrono::milliseconds(20);
 constexpr double kStealSeconds = 3e-6;
 constexpr double kSlowBytesPerSecond = 3e9;
-constexpr uint64_t kChunkBits = 16;
-constexpr size_t kMaxReason = 960;
-constexpr int kMaxFailedRanks = 64;
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, Duration most) {
   const int64_t nanos = std::max<int64_t>(most.count(), 0);
@@ -44,39 +33,7 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t value, Duration most) {
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
-void futex_wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
 }  // namespace
-
-// The control file: this, then arrivals and slices, [rank][number % kRing].
-struct SharedGroup::Control {
-  alignas(
-      kApart) std::atomic<uint32_t> failed;  // 1: being written, 2: readable
-  uint32_t reason_size;
-  int32_t num_ranks;
-  int32_t ranks[kMaxFailedRanks];
-  char reason[kMaxReason];
-  alignas(
-      kApart) std::atomic<uint32_t> event;  // the word that sleepers wait on
-  std::atomic<uint32_t> sleepers;
-};
-
-struct alignas(kApart) SharedGroup::Arrival {
-  std::atomic<uint64_t> number;
-  uint64_t ticks;
-  uint64_t signature;
-  uint64_t count;
-  uint64_t offset;
-};
-
-// Both words: operation number, then how many chunks. Apart, because others
-// watch the second while the owner takes the first.
-struct SharedGroup::Slice {
-  alignas(kApart) std::atomic<uint64_t> claimed;
-  alignas(kApart) std::atomic<uint64_t> finished;
-};
 
 size_t SharedGroup::control_bytes(int size) {
   return sizeof(Control) +
@@ -109,84 +66,6 @@ SharedGroup::~SharedGroup() {
   // After a failure a peer may still write there: leave it alone.
   if (staging_bytes_ > 0 && !failed()) {
     options_.memory->give(staging_);
-  }
-}
-
-SharedGroup::Arrival& SharedGroup::arrival(int index, uint64_t number) const {
-  return arrivals_[static_cast<uint64_t>(index) * kRing + number % kRing];
-}
-
-SharedGroup::Slice& SharedGroup::slice(int index, uint64_t number) const {
-  return slices_[static_cast<uint64_t>(index) * kRing + number % kRing];
-}
-
-void SharedGroup::cut(Pending& p) {
-  const Operation& o = p.operation;
-  if (p.signature == last_cut_.signature && o.count == last_cut_.count) {
-    p.slice = last_cut_.slice;
-    p.chunk = last_cut_.chunk;
-    p.num_chunks = last_cut_.num_chunks;
-    return;
-  }
-  const size_t element = size_of(o.type);
-  size_t slice = o.count;
-  if (o.kind == Kind::kAllReduce || o.kind == Kind::kReduce ||
-      o.kind == Kind::kBroadcast) {
-    const size_t line = 64 / element;
-    const auto parts = static_cast<size_t>(size_);
-    slice = (o.count + parts - 1) / parts;
-    slice = (slice + line - 1) / line * line;
-  }
-  size_t chunk = kChunkBytes / element;
-  while ((slice + chunk - 1) / chunk > kMaxChunks) {
-    chunk *= 2;
-  }
-  p.slice = slice;
-  p.chunk = chunk;
-  p.num_chunks = o.kind == Kind::kBarrier ? 0 : (slice + chunk - 1) / chunk;
-  last_cut_ = {p.signature, o.count, slice, chunk, p.num_chunks};
-}
-
-void SharedGroup::stage_in(Pending& p, bool blocking) {
-  const Operation& o = p.operation;
-  const size_t bytes = o.bytes(size_);
-  const size_t block = o.count * size_of(o.type);
-  if (blocking) {
-    if (staging_bytes_ < bytes) {
-      if (staging_bytes_ > 0) {
-        options_.memory->give(staging_);
-        staging_bytes_ = 0;
-      }
-      staging_ = options_.memory->take(bytes);
-      staging_bytes_ = bytes;
-    }
-    p.staging = staging_;
-  } else {
-    p.staging = options_.memory->take(bytes);
-  }
-  p.staged = true;
-  std::byte* to = base(index_) + p.staging;
-  if (o.kind == Kind::kAllGather) {
-    const size_t at = block * static_cast<size_t>(index_);
-    std::memcpy(to + at, static_cast<std::byte*>(o.data) + at, block);
-  } else if (o.kind != Kind::kBroadcast || o.root == index_) {
-    std::memcpy(to, o.data, bytes);
-  }
-}
-
-void SharedGroup::stage_out(Pending& p) {
-  const Operation& o = p.operation;
-  const std::byte* from = base(index_) + p.staging;
-  const size_t block = o.count * size_of(o.type);
-  const bool rooted = o.kind == Kind::kReduce;
-  if (o.kind == Kind::kReduceScatter) {
-    const size_t at = block * static_cast<size_t>(index_);
-    std::memcpy(static_cast<std::byte*>(o.data) + at, from + at, block);
-  } else if (!rooted || o.root == index_) {
-    std::memcpy(o.data, from, o.bytes(size_));
-  }
-  if (staging_bytes_ == 0 || p.staging != staging_) {
-    options_.memory->give(p.staging);
   }
 }
 
@@ -292,15 +171,6 @@ bool SharedGroup::step(Pending& p, bool steal) {
   return true;
 }
 
-bool SharedGroup::slice_done(const Pending& p, int index) const {
-  const uint64_t word =
-      slice(index, p.number).finished.load(std::memory_order_acquire);
-  const uint64_t number = word >> kChunkBits;
-  return number > p.number ||
-         (number == p.number &&
-          (word & ((1 << kChunkBits) - 1)) == p.num_chunks);
-}
-
 // Takes chunks of a slice until none is left. A claim keeps the operation
 // open, so that arrivals stay readable until it is finished.
 bool SharedGroup::work(Pending& p, int index) {
@@ -346,64 +216,6 @@ bool SharedGroup::work(Pending& p, int index) {
     }
   }
   return any;
-}
-
-void SharedGroup::do_chunk(const Pending& p, int index, uint64_t chunk) const {
-  const Operation& o = p.operation;
-  const size_t element = size_of(o.type);
-  const bool split = o.kind == Kind::kAllReduce || o.kind == Kind::kReduce ||
-                     o.kind == Kind::kBroadcast;
-  size_t begin = chunk * p.chunk;
-  size_t end = std::min(begin + p.chunk, p.slice);
-  const size_t shift = static_cast<size_t>(index) * p.slice;
-  begin += shift;
-  end += shift;
-  if (split) {
-    end = std::min(end, o.count);
-  }
-  if (begin >= end) {
-    return;
-  }
-  const size_t count = end - begin;
-  std::array<void*, kMaxRanks> at;
-  for (int i = 0; i < size_; ++i) {
-    at[static_cast<size_t>(i)] =
-        base(i) + arrival(i, p.number).offset + begin * element;
-  }
-  const auto root = static_cast<size_t>(o.root);
-  switch (o.kind) {
-    case Kind::kAllReduce:
-      reduce(at.data(), size_, at.data(), size_, count, o.type, o.op);
-      break;
-    case Kind::kReduce:
-      reduce(at.data(), size_, &at[root], 1, count, o.type, o.op);
-      break;
-    case Kind::kReduceScatter:
-      reduce(
-          at.data(),
-          size_,
-          &at[static_cast<size_t>(index)],
-          1,
-          count,
-          o.type,
-          o.op);
-      break;
-    case Kind::kAllGather:
-    case Kind::kBroadcast: {
-      const int from = o.kind == Kind::kBroadcast ? o.root : index;
-      for (int i = 0; i < size_; ++i) {
-        if (i != from) {
-          std::memcpy(
-              at[static_cast<size_t>(i)],
-              at[static_cast<size_t>(from)],
-              count * element);
-        }
-      }
-      break;
-    }
-    case Kind::kBarrier:
-      break;
-  }
 }
 
 void SharedGroup::retire(Pending& p) {
@@ -502,11 +314,6 @@ void SharedGroup::sleep(Pending& p, Duration most) {
   control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void SharedGroup::wake() const {
-  control_->event.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(control_->event);
-}
-
 void SharedGroup::make_room() {
   while (launched_ - completed_ >= kRing) {
     finish_oldest();
@@ -580,100 +387,15 @@ Timing SharedGroup::wait(uint64_t number, bool exact) {
       static_cast<double>(end - start - wait) * tick_};
 }
 
+bool SharedGroup::failed() const {
+  return control_->failed.load(std::memory_order_relaxed) != 0;
+}
+
 bool SharedGroup::done(uint64_t number) {
   if (completed_ < number) {
     progress();
   }
   return completed_ >= number || failed();
-}
-
-bool SharedGroup::failed() const {
-  return control_->failed.load(std::memory_order_relaxed) != 0;
-}
-
-void SharedGroup::abort(const Failure& failure) {
-  uint32_t none = 0;
-  if (control_->failed.compare_exchange_strong(none, 1)) {
-    const size_t size = std::min(failure.reason.size(), kMaxReason);
-    std::memcpy(control_->reason, failure.reason.data(), size);
-    control_->reason_size = static_cast<uint32_t>(size);
-    const size_t num = std::min<size_t>(failure.ranks.size(), kMaxFailedRanks);
-    std::copy_n(failure.ranks.begin(), num, control_->ranks);
-    control_->num_ranks = static_cast<int32_t>(num);
-    control_->failed.store(2, std::memory_order_release);
-  }
-  wake();
-}
-
-void SharedGroup::mark_left(int index) {
-  left_[static_cast<size_t>(index)].store(true);
-  wake();
-}
-
-std::optional<Failure> SharedGroup::failure() const {
-  uint32_t state = control_->failed.load(std::memory_order_acquire);
-  if (state == 0) {
-    return std::nullopt;
-  }
-  // The writer may have been killed between the two stores.
-  for (int i = 0; state != 2 && i < 50; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    state = control_->failed.load(std::memory_order_acquire);
-  }
-  if (state != 2) {
-    return Failure{"the group was aborted", {}};
-  }
-  return Failure{
-      std::string(control_->reason, control_->reason_size),
-      std::vector<int>(control_->ranks, control_->ranks + control_->num_ranks)};
-}
-
-void SharedGroup::throw_failure() const {
-  const Failure why = failure().value_or(Failure{});
-  throw CollectiveError(why.reason, why.ranks);
-}
-
-void SharedGroup::fail(const Failure& failure) {
-  abort(failure);
-  if (options_.on_failure) {
-    options_.on_failure(failure);
-  }
-  throw_failure();
-}
-
-void SharedGroup::fail_mismatch(const Pending& p, int index) {
-  const Arrival& a = arrival(index, p.number);
-  fail(
-      {fmt::format(
-           "ranks disagree on operation {}: rank {} called {}, rank {} "
-           "called {}",
-           p.number,
-           options_.ranks[static_cast<size_t>(index_)],
-           describe(p.operation),
-           options_.ranks[static_cast<size_t>(index)],
-           describe(a.signature, a.count)),
-       {}});
-}
-
-void SharedGroup::fail_missing(const Pending& p, Duration waited) {
-  std::vector<int> missing;
-  const bool arriving = p.stage == Stage::kArriving;
-  for (int i = 0; i < size_; ++i) {
-    const bool there = arriving ? arrival(i, p.number).number.load() >= p.number
-                                : slice_done(p, i);
-    if (!there) {
-      missing.push_back(options_.ranks[static_cast<size_t>(i)]);
-    }
-  }
-  fail(
-      {fmt::format(
-           "{} (operation {}): {} {} after {}",
-           describe(spoken_number_ > 0 ? spoken_ : p.operation),
-           spoken_number_ > 0 ? spoken_number_ : p.number,
-           name_ranks(missing),
-           arriving ? "did not arrive" : "did not finish",
-           format_duration(waited)),
-       missing});
 }
 
 }  // namespace lockstep::collective
