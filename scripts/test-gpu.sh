@@ -15,10 +15,10 @@ if [ "${1:-}" = --bench ]; then
 fi
 cmake --preset cuda -DLOCKSTEP_CONTROL=OFF -DLOCKSTEP_BENCH=OFF \
   -DLOCKSTEP_PYTHON="$python" >/dev/null
-ninja -C build-cuda lockstep-train models_test parallel_test train_test \
-  collective_test
-for name in models parallel train collective; do
-  build-cuda/bin/${name}_test --gtest_brief=1
+units=(collective data models parallel train)
+ninja -C build-cuda lockstep-train "${units[@]/%/_test}"
+for name in "${units[@]}"; do
+  build-cuda/bin/"${name}"_test --gtest_brief=1
 done
 LOCKSTEP_BUILD=$PWD/build-cuda "$python" -m pytest -q -p no:cacheprovider \
   tests/gpu

@@ -90,6 +90,8 @@ class Communicator {
   virtual std::string name() const = 0;  // "host", "mpi", "nccl"
 
   virtual Buffer allocate(size_t bytes) = 0;
+  // Whether `data` may lie on a GPU; host memory is always taken.
+  virtual bool takes_device_memory() const { return false; }
   // What Buffers come from, for GroupOptions of the next generation; null
   // where the backend has none.
   virtual std::shared_ptr<Memory> memory() const { return nullptr; }
@@ -109,7 +111,8 @@ class Communicator {
   broadcast(void* data, size_t count, DataType type, int root) = 0;
   virtual Timing barrier() = 0;
 
-  // Asynchronous forms. `stream` is an opaque device stream (NCCL) or null.
+  // Asynchronous forms. `stream` is an opaque device stream whose work so far
+  // comes first (NCCL; null: the default stream).
   virtual Work all_reduce_async(
       void* data,
       size_t count,

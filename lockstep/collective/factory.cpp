@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "lockstep/collective/host_group.h"
+#include "lockstep/collective/members.h"
 #include "lockstep/collective/mpi.h"
 #include "lockstep/collective/nccl.h"
 
@@ -24,8 +26,42 @@ bool mpi_started_us_over_hosts(int world_size) {
   return size == world_size && local < size;
 }
 
-std::string choose_kind(const GroupOptions& options) {
-  if (num_nccl_devices() > 0) {
+// Everybody's GPU, named so that equal names are one GPU; "-" where there is
+// none. All ranks see the same list, so all draw the same conclusion from it.
+std::vector<std::string> list_gpus(
+    const GroupOptions& options,
+    wire::Rendezvous& rendezvous) {
+  const std::string own = gpu_address(options.device);
+  const std::string host = describe_member(options.host_identity, "").host;
+  return exchange(
+      options,
+      rendezvous,
+      "gpu",
+      own.empty() ? "-" : host + "/" + own,
+      os::Deadline::after(options.timeout));
+}
+
+// Why NCCL would refuse this group; empty when it would not.
+std::string objection(const std::vector<std::string>& gpus) {
+  std::map<std::string, int> owners;
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    if (gpus[i] == "-") {
+      return fmt::format("rank {} has no GPU", rank);
+    }
+    const auto [owner, fresh] = owners.emplace(gpus[i], rank);
+    if (!fresh) {
+      return fmt::format("ranks {} and {} share a GPU", owner->second, rank);
+    }
+  }
+  return "";
+}
+
+std::string choose_kind(
+    const GroupOptions& options,
+    wire::Rendezvous& rendezvous) {
+  if (has_nccl() && options.world_size > 1 &&
+      objection(list_gpus(options, rendezvous)).empty()) {
     return "nccl";
   }
   if (has_mpi() && mpi_started_us_over_hosts(options.world_size)) {
@@ -57,7 +93,7 @@ std::unique_ptr<Communicator> make_communicator(
             "rank {} of {} is not possible", options.rank, options.world_size));
   }
   const std::string kind =
-      options.kind == "auto" ? choose_kind(options) : options.kind;
+      options.kind == "auto" ? choose_kind(options, rendezvous) : options.kind;
   std::vector<std::string> kinds = available_kinds();
   if (std::ranges::find(kinds, kind) == kinds.end()) {
     kinds.insert(kinds.begin(), "auto");
@@ -70,6 +106,16 @@ std::unique_ptr<Communicator> make_communicator(
             fmt::join(kinds, ", ")));
   }
   if (kind == "nccl") {
+    if (options.kind != "auto") {
+      const std::string reason = objection(list_gpus(options, rendezvous));
+      if (!reason.empty()) {
+        throw CollectiveError(
+            fmt::format(
+                "collective 'nccl' needs a GPU of its own for each rank, but "
+                "{}; 'host' and 'auto' do not",
+                reason));
+      }
+    }
     return make_nccl_communicator(options, rendezvous);
   }
   if (kind == "mpi") {

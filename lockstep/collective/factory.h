@@ -17,6 +17,7 @@ struct GroupOptions {
   int rank = 0;
   int world_size = 1;
   std::string kind = "auto";  // auto, host, mpi, nccl
+  int device = -1;  // the GPU on which this rank's data lies; -1: none
   // Separates groups that share a rendezvous: run id and generation.
   std::string group = "0";
   Duration timeout = std::chrono::minutes(5);  // of every wait

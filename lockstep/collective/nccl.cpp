@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "lockstep/collective/members.h"
 #include "lockstep/collective/operation_communicator.h"
@@ -69,6 +72,42 @@ ncclUniqueId from_text(const std::string& text) {
   return id;
 }
 
+// CUDA's current device belongs to the thread, and operations are launched
+// from LibTorch's threads too.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    must(cudaGetDevice(&before_), "cudaGetDevice");
+    must(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+struct Event {
+  Event() {
+    must(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming), "event");
+  }
+  ~Event() { cudaEventDestroy(handle); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t handle = nullptr;
+};
+
+bool lies_on_host(const void* data) {
+  cudaPointerAttributes about{};
+  if (cudaPointerGetAttributes(&about, data) != cudaSuccess) {
+    cudaGetLastError();  // or the next call would report it
+    return true;
+  }
+  return about.type == cudaMemoryTypeUnregistered ||
+         about.type == cudaMemoryTypeHost;
+}
+
 // The communicator of NCCL, non-blocking so that no call can hang: whoever
 // waits polls under the deadline and looks for an abort.
 class NcclGroup {
@@ -76,7 +115,9 @@ class NcclGroup {
   NcclGroup(const GroupOptions& options, wire::Rendezvous& rendezvous)
       : rank(options.rank),
         size(options.world_size),
+        device(std::max(0, options.device)),
         timeout_(options.timeout) {
+    const OnDevice here(device);
     const os::Deadline deadline = os::Deadline::after(timeout_);
     ncclUniqueId id{};
     if (rank == 0) {
@@ -94,7 +135,9 @@ class NcclGroup {
     }
     settle("ncclCommInitRankConfig");
     must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    must(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "stream");
     must(cudaMalloc(&token, 8), "cudaMalloc");
+    must(cudaMemset(token, 0, 8), "cudaMemset");
   }
   ~NcclGroup() {
     if (comm != nullptr) {
@@ -102,7 +145,43 @@ class NcclGroup {
       ncclCommAbort(comm);
     }
     cudaFree(token);
+    for (const Block& block : idle_) {
+      cudaFree(block.data);
+    }
     cudaStreamDestroy(stream);
+    cudaStreamDestroy(copies_);
+  }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // GPU memory for data that lies on the host.
+  struct Block {
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+  Block take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto fitting = std::ranges::find_if(
+        idle_, [&](const Block& block) { return block.bytes >= bytes; });
+    if (fitting != idle_.end()) {
+      const Block block = *fitting;
+      idle_.erase(fitting);
+      return block;
+    }
+    Block block{nullptr, std::max<size_t>(bytes, 4096)};
+    must(cudaMalloc(&block.data, block.bytes), "cudaMalloc");
+    return block;
+  }
+  void give_back(const Block& block) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(block);
+  }
+  // On a stream that no collective is on: those may wait for a lost rank.
+  void copy(void* to, const void* from, size_t bytes) {
+    must(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, copies_),
+        "cudaMemcpyAsync");
+    must(cudaStreamSynchronize(copies_), "cudaStreamSynchronize");
   }
 
   bool failed() const { return failed_.load(); }
@@ -164,6 +243,7 @@ class NcclGroup {
 
   const int rank;
   const int size;
+  const int device;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   void* token = nullptr;  // for barriers
@@ -171,8 +251,10 @@ class NcclGroup {
  private:
   const Duration timeout_;
   std::atomic<bool> failed_{false};
+  cudaStream_t copies_ = nullptr;
   std::mutex mutex_;
   std::string reason_;
+  std::vector<Block> idle_;
 };
 
 class NcclWork : public Work::State {
@@ -181,14 +263,27 @@ class NcclWork : public Work::State {
       std::shared_ptr<NcclGroup> group,
       const Operation& operation,
       void* stream)
-      : group_(std::move(group)), operation_(operation) {
+      : group_(std::move(group)), operation_(operation), here_(group_->device) {
     group_->throw_if_failed();
-    must(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event");
-    auto* on =
-        stream == nullptr ? group_->stream : static_cast<cudaStream_t>(stream);
-    enqueue(on);
+    const size_t bytes = operation.bytes(group_->size);
+    place_ = operation.data;
+    if (bytes == 0) {
+      place_ = group_->token;
+    } else if (lies_on_host(operation.data)) {
+      block_ = group_->take(bytes);
+      place_ = block_.data;
+      group_->copy(place_, operation.data, bytes);
+    }
+    must(
+        cudaEventRecord(event_.handle, static_cast<cudaStream_t>(stream)),
+        "cudaEventRecord");
+    must(
+        cudaStreamWaitEvent(group_->stream, event_.handle, 0),
+        "cudaStreamWaitEvent");
+    enqueue();
     group_->settle("enqueueing");
-    must(cudaEventRecord(event_, on), "cudaEventRecord");
+    must(cudaEventRecord(event_.handle, group_->stream), "cudaEventRecord");
+    here_.reset();
   }
   ~NcclWork() override {
     try {
@@ -196,28 +291,37 @@ class NcclWork : public Work::State {
     } catch (const CollectiveError&) {
       // Said by every other call on the group.
     }
-    cudaEventDestroy(event_);
   }
 
   Timing wait() override {
+    if (finished_) {
+      return {};
+    }
     const auto begin = Clock::now();
     group_->poll(describe(operation_), [&] { return ready(); });
+    if (block_.data != nullptr) {
+      const OnDevice here(group_->device);
+      group_->copy(operation_.data, place_, operation_.bytes(group_->size));
+      group_->give_back(block_);
+    }
+    finished_ = true;
     return {0, std::chrono::duration<double>(Clock::now() - begin).count()};
   }
-  bool done() override { return ready() || group_->failed(); }
+  bool done() override { return finished_ || ready() || group_->failed(); }
 
  private:
   bool ready() {
-    const cudaError_t state = cudaEventQuery(event_);
+    const cudaError_t state = cudaEventQuery(event_.handle);
     if (state != cudaErrorNotReady) {
       must(state, "cudaEventQuery");
     }
     return state == cudaSuccess;
   }
 
-  void enqueue(cudaStream_t on) {
+  void enqueue() {
     const Operation& o = operation_;
-    auto* data = static_cast<std::byte*>(o.data);
+    cudaStream_t on = group_->stream;
+    auto* data = static_cast<std::byte*>(place_);
     std::byte* own =
         data + o.count * size_of(o.type) * static_cast<size_t>(group_->rank);
     const ncclDataType_t type = type_of(o.type);
@@ -247,7 +351,11 @@ class NcclWork : public Work::State {
 
   std::shared_ptr<NcclGroup> group_;
   Operation operation_;
-  cudaEvent_t event_ = nullptr;
+  std::optional<OnDevice> here_;  // while it is launched
+  Event event_;  // what comes before, then the operation itself
+  NcclGroup::Block block_;
+  void* place_ = nullptr;  // of the data, on the GPU
+  bool finished_ = false;
 };
 
 class NcclCommunicator : public OperationCommunicator {
@@ -257,7 +365,9 @@ class NcclCommunicator : public OperationCommunicator {
   int rank() const override { return group_->rank; }
   int size() const override { return group_->size; }
   std::string name() const override { return "nccl"; }
+  bool takes_device_memory() const override { return true; }
   Buffer allocate(size_t bytes) override {
+    const OnDevice here(group_->device);
     void* data = nullptr;
     must(cudaMalloc(&data, bytes == 0 ? 1 : bytes), "cudaMalloc");
     must(cudaMemset(data, 0, bytes), "cudaMemset");
@@ -285,9 +395,14 @@ bool has_nccl() {
   return true;
 }
 
-int num_nccl_devices() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+std::string gpu_address(int device) {
+  char address[32] = {};
+  if (device < 0 ||
+      cudaDeviceGetPCIBusId(address, sizeof address, device) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
+  return address;
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(

@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 
 #include <set>
 
@@ -171,6 +172,31 @@ TEST(LoaderTest, LastBatchDroppedWhenAsked) {
   EXPECT_EQ(loader.next()->size, 8);
   EXPECT_EQ(loader.next()->size, 8);
   EXPECT_FALSE(loader.next());
+}
+
+TEST(LoaderTest, PinnedBatchesHoldTheSameImages) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU here";
+  }
+  LoaderOptions options = small();
+  Loader plain(synthetic(100), options);
+  options.pinned = true;
+  Loader pinned(synthetic(100), options);
+  plain.start(0);
+  pinned.start(0);
+  std::vector<at::Tensor> copies;
+  std::vector<at::Tensor> expected;
+  while (auto batch = pinned.next()) {
+    EXPECT_TRUE(batch->images.is_pinned());
+    EXPECT_TRUE(batch->labels.is_pinned());
+    // Left in flight: the block must not be written again before it arrived.
+    copies.push_back(batch->images.to(at::kCUDA, /*non_blocking=*/true));
+    expected.push_back(plain.next()->images.clone());
+  }
+  ASSERT_GT(copies.size(), 4u);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    EXPECT_TRUE(at::equal(copies[i].to(at::kCPU), expected[i])) << i;
+  }
 }
 
 }  // namespace

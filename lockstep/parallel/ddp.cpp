@@ -23,6 +23,12 @@ size_t padded_bytes(const at::Tensor& tensor) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+bool goes_through_host(
+    const at::Tensor& tensor,
+    const collective::Communicator& group) {
+  return !tensor.is_cpu() && group.size() > 1 && !group.takes_device_memory();
+}
+
 struct Bucket {
   collective::Buffer memory;
   at::Tensor flat;
@@ -106,11 +112,11 @@ void Ddp::State::make_buckets(const std::vector<size_t>& order) {
     const auto element = static_cast<size_t>(first.element_size());
     const auto count = static_cast<int64_t>(total / element);
     const auto options = first.options().requires_grad(false);
-    if (first.is_cpu()) {
+    if (first.is_cpu() && !group->takes_device_memory()) {
       bucket.flat = make_shared_tensor(bucket.memory, count, options);
     } else {
       bucket.flat = at::zeros({count}, options);
-      if (group->name() != "nccl" && group->size() > 1) {
+      if (goes_through_host(first, *group)) {
         bucket.staging =
             make_shared_tensor(bucket.memory, count, options.device(at::kCPU));
       }
@@ -299,8 +305,11 @@ int64_t Ddp::num_buckets() const {
 void broadcast(const NamedTensors& tensors, collective::Communicator& group) {
   at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
-    const auto dense =
+    auto dense =
         tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+    if (goes_through_host(dense, group)) {
+      dense = dense.to(at::kCPU);
+    }
     group.broadcast(
         dense.data_ptr(),
         static_cast<size_t>(dense.numel()),

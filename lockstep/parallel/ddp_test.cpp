@@ -1,6 +1,7 @@
 #include "lockstep/parallel/ddp.h"
 
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -15,7 +16,11 @@ namespace {
 using collective::Communicator;
 
 // Runs `body` as `world` ranks, each a thread.
-void run_ranks(int world, const std::function<void(Communicator&)>& body) {
+void run_ranks(
+    int world,
+    const std::function<void(Communicator&)>& body,
+    const std::string& kind = "host",
+    int device = -1) {
   auto rendezvous = wire::make_local_rendezvous();
   std::vector<std::thread> threads;
   std::vector<std::string> failures(world);
@@ -26,6 +31,8 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body) {
         collective::GroupOptions options;
         options.rank = rank;
         options.world_size = world;
+        options.kind = kind;
+        options.device = device;
         options.timeout = std::chrono::seconds(60);
         auto group = collective::make_communicator(options, *rendezvous);
         body(*group);
@@ -181,6 +188,62 @@ TEST(Broadcast, GivesAllRanksTheWeightsOfRankZero) {
     EXPECT_EQ(tensor.abs().sum().item<float>(), 0);
     EXPECT_EQ(whole.sum().item<int64_t>(), 0);
   });
+}
+
+// The ranks share the first GPU; `kind` carries its gradients.
+void compare_on_gpu(int world, const std::string& kind) {
+  const int64_t per_rank = 6;
+  const auto expected = reference_gradients(per_rank * world);
+  run_ranks(
+      world,
+      [&](Communicator& group) {
+        EXPECT_EQ(group.name(), kind);
+        Net net;
+        fill(net);
+        net.to(at::kCUDA);
+        broadcast(named(net), group);
+        Ddp ddp(
+            named(net), group, {.first_bucket_bytes = 64, .bucket_bytes = 900});
+        const auto mine =
+            input(per_rank * world)
+                .slice(
+                    0, group.rank() * per_rank, (group.rank() + 1) * per_rank)
+                .to(at::kCUDA);
+        for (int step = 0; step < 3; ++step) {
+          ddp.begin();
+          (net.forward(mine).pow(2).sum(1).mean() / world).backward();
+          ddp.finish();
+          for (size_t i = 0; i < expected.size(); ++i) {
+            const auto& gradient = ddp.gradients()[i];
+            EXPECT_TRUE(gradient.is_cuda());
+            EXPECT_TRUE(
+                at::allclose(gradient.to(at::kCPU), expected[i], 1e-4, 1e-5))
+                << "step " << step << " parameter " << i;
+          }
+        }
+      },
+      kind,
+      0);
+}
+
+class DdpOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) {
+      GTEST_SKIP() << "no GPU here";
+    }
+  }
+};
+
+TEST_F(DdpOnGpu, TwoRanksShareAGpuThroughHostMemory) {
+  compare_on_gpu(2, "host");
+}
+
+TEST_F(DdpOnGpu, NcclReducesWhereTheGradientsLie) {
+  if (collective::available_kinds().back() != "nccl") {
+    GTEST_SKIP() << "no nccl in this build";
+  }
+  compare_on_gpu(1, "nccl");
 }
 
 }  // namespace

@@ -40,7 +40,10 @@ Key run_key(const RankEnvironment& environment) {
   return key;
 }
 
-void check_kind(const std::string& kind, const RankEnvironment& environment) {
+void check_kind(
+    const std::string& kind,
+    const RankEnvironment& environment,
+    c10::Device device) {
   auto kinds = collective::available_kinds();
   kinds.insert(kinds.begin(), "auto");
   if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) {
@@ -58,6 +61,14 @@ void check_kind(const std::string& kind, const RankEnvironment& environment) {
             "trainer.collective=mpi needs mpirun, but the launcher is '{}'",
             environment.launcher));
   }
+  if (kind == "nccl" && !device.is_cuda()) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "trainer.collective=nccl needs GPUs, but the device is {}; "
+            "accepted here: auto, host",
+            device.str()));
+  }
 }
 
 }  // namespace
@@ -65,10 +76,25 @@ void check_kind(const std::string& kind, const RankEnvironment& environment) {
 Group::Group(
     const RankEnvironment& environment,
     const std::string& kind,
-    Duration timeout) {
-  check_kind(kind, environment);
-  if (environment.world_size == 1 && kind != "mpi") {
+    Duration timeout,
+    c10::Device device) {
+  check_kind(kind, environment, device);
+  const bool alone = environment.world_size == 1;
+  if (alone && kind != "mpi" && kind != "nccl") {
     communicator_ = collective::make_single();
+    return;
+  }
+  collective::GroupOptions options;
+  options.rank = environment.rank;
+  options.world_size = environment.world_size;
+  options.kind = kind;
+  options.device = device.is_cuda() ? device.index() : -1;
+  options.group =
+      fmt::format("{}/{}", environment.run_id, environment.generation);
+  options.timeout = timeout;
+  if (alone && kind == "nccl") {  // nobody to look for
+    communicator_ =
+        collective::make_communicator(options, *wire::make_local_rendezvous());
     return;
   }
   const Key key = run_key(environment);
@@ -107,13 +133,6 @@ Group::Group(
         wire::connect_rendezvous(network, address, key, deadline),
         "rank 0 at " + address.to_string());
   }
-  collective::GroupOptions options;
-  options.rank = environment.rank;
-  options.world_size = environment.world_size;
-  options.kind = kind;
-  options.group =
-      fmt::format("{}/{}", environment.run_id, environment.generation);
-  options.timeout = timeout;
   options.key = key;
   communicator_ = collective::make_communicator(options, *rendezvous_);
 }

@@ -4,6 +4,8 @@
 // launcher offers (coordinator, torchrun's store, MPI, or a port that rank 0
 // opens) and builds the communicator over it.
 
+#include <c10/core/Device.h>
+
 #include <memory>
 #include <string>
 
@@ -15,12 +17,14 @@ namespace lockstep::train {
 
 class Group {
  public:
-  // `kind`: auto, host, mpi or nccl. Throws with the address and the missing
-  // ranks when the group does not come together within `timeout`.
+  // `kind`: auto, host, mpi or nccl; `device`: where the tensors lie. Throws
+  // with the address and the missing ranks when the group does not come
+  // together within `timeout`.
   Group(
       const RankEnvironment& environment,
       const std::string& kind,
-      Duration timeout);
+      Duration timeout,
+      c10::Device device);
   collective::Communicator& communicator() { return *communicator_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "lockstep/train/optimizer.h"
 
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -116,6 +117,43 @@ TEST(LearningRate, WarmsUpAndDecays) {
   EXPECT_NEAR(learning_rate(config, 85, 110), .25, 1e-9);
   config.schedule = "constant";
   EXPECT_DOUBLE_EQ(learning_rate(config, 85, 110), 1);
+}
+
+// State made beside its parameters, and the same update, on a GPU.
+TEST(Optimizer, OnAGpuEqualsTheCpu) {
+  if (!torch::cuda::is_available()) {
+    GTEST_SKIP() << "no GPU here";
+  }
+  for (const std::string name : {"adam", "adamw", "sgd"}) {
+    OptimConfig config;
+    config.name = name;
+    config.weight_decay = .01;
+    config.clip = 1;
+    auto here = make_parameters();
+    auto there = make_parameters();
+    for (auto& parameter : there) {
+      parameter = parameter.to(at::kCUDA);
+    }
+    Optimizer on_cpu(config, {"a", "b"}, here, {1, 0});
+    Optimizer on_gpu(config, {"a", "b"}, there, {1, 0});
+    for (int step = 0; step < 5; ++step) {
+      std::vector<at::Tensor> gradients;
+      std::vector<at::Tensor> gradients_there;
+      for (const auto& parameter : here) {
+        gradients.push_back(gradient_of(parameter, step));
+        gradients_there.push_back(gradients.back().to(at::kCUDA));
+      }
+      on_cpu.step(gradients, 1e-2);
+      on_gpu.step(gradients_there, 1e-2);
+    }
+    for (const auto& [key, tensor] : on_gpu.state()) {
+      EXPECT_TRUE(tensor.is_cuda()) << name << " " << key;
+    }
+    for (size_t i = 0; i < here.size(); ++i) {
+      EXPECT_TRUE(at::allclose(here[i], there[i].to(at::kCPU), 1e-5, 1e-6))
+          << name << " " << i;
+    }
+  }
 }
 
 }  // namespace
