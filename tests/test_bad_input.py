@@ -2,6 +2,7 @@
 that names the place and what to do, never with a crash or a hang."""
 
 import gzip
+import os
 import shutil
 import signal
 import socket
@@ -12,6 +13,8 @@ import time
 import pytest
 from trainer import (
     DCGAN,
+    LOCKSTEP,
+    TRAIN,
     VIT,
     Ranks,
     assert_same_checkpoint,
@@ -429,3 +432,38 @@ def test_weights_that_are_no_numbers_never_replace_a_checkpoint(tmp_path):
     done = train(*words)
     refused(done, "step 4: rank 0 has a weight that is not a number", code=1)
     assert_same_checkpoint(good, last)
+
+
+# A job file: refused before a rank starts.
+
+
+@pytest.mark.skipif(not os.path.exists(LOCKSTEP), reason="no control program here")
+def test_a_mistyped_key_of_a_job_starts_nothing(tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: typo\n"
+        "procs_per_node: 2\n"
+        "train:\n"
+        "  recipe: vit\n"
+        "  data: {name: synthetic, global_batch_size: 7}\n"
+        "  optim:\n"
+        "    lrr: 0.1\n"
+    )
+
+    def run(*words):
+        return subprocess.run(
+            [LOCKSTEP, "run", job, "--runs-dir", tmp_path / "runs", *words],
+            env=clean_environment(LOCKSTEP_TRAINER_BIN=TRAIN),
+            cwd=tmp_path,
+            timeout=120,
+            capture_output=True,
+            text=True,
+        )
+
+    refused(run(), f"{job}:7: unknown key 'optim.lrr'", "did you mean 'optim.lr'")
+    refused(run("--dry-run"), "optim.lrr")
+    refused(run("train.optim.lrr=null", "optim.rate=1"), "command line", "optim.rate")
+    # What depends on the number of ranks too.
+    job.write_text(job.read_text().replace("lrr", "lr"))
+    refused(run(), "data.global_batch_size=7 is not a multiple of 2")
+    assert not (tmp_path / "runs").exists()

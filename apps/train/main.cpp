@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/os/process.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/recipes/session.h"
+#include "lockstep/train/rank_environment.h"
 
 namespace {
 
@@ -40,7 +42,11 @@ Result<std::string> config_text(const Command& command) {
           lockstep::recipes::make_groups(*entry),
           std::move(base),
           command.arguments));
-  LOCKSTEP_ASSIGN(const auto prepared, entry->prepare(node, 1));
+  // As this rank would see it: how many ranks there are is part of it.
+  LOCKSTEP_ASSIGN(
+      const auto ranks,
+      lockstep::train::read_rank_environment(lockstep::os::environment()));
+  LOCKSTEP_ASSIGN(const auto prepared, entry->prepare(node, ranks.world_size));
   return prepared.config;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/commands/check_train.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -52,6 +53,7 @@ Result<LocalPlan> make_plan(const RunOrder& order) {
   const auto launcher = launch::make_local_launcher(own_program());
   LOCKSTEP_ASSIGN(auto nodes, launcher->nodes(job.procs_per_node.value_or(0)));
   LOCKSTEP_ASSIGN(request.plan, launch::plan_ranks(std::move(nodes)));
+  LOCKSTEP_TRY(check_train(job, request.trainer, request.plan.world_size()));
   request.price_per_hour = order.priced.price;
   return plan;
 }

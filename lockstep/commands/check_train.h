@@ -1,0 +1,24 @@
+#pragma once
+
+// Asks lockstep-train about a job's `train` section before anything starts: a
+// mistyped key costs a fraction of a second, not a run directory and a rank's
+// log to read. Says nothing about what only a rank can see (data, GPUs).
+
+#include "lockstep/base/result.h"
+#include "lockstep/launch/job.h"
+#include "lockstep/os/file.h"
+
+namespace lockstep::commands {
+
+// Fails with kInvalidInput and the trainer's own words, each with the job
+// file's line instead of the argument that the line became. A job without
+// `train` passes; so does one whose trainer cannot run here at all, since the
+// run itself tells that better.
+Result<void>
+check_train(const launch::Job& job, const os::Path& trainer, int world_size);
+
+// `text` with every "command line 'optim.lr=x'" that a key of `train` became
+// replaced by where that key stands.
+std::string with_places(std::string text, const config::Node& train);
+
+}  // namespace lockstep::commands
