@@ -34,7 +34,9 @@ struct Given {
     if (view == nullptr) {
       throw std::runtime_error("no tensor '" + name + "'");
     }
-    const auto type = view->dtype == "I64" ? at::kLong : at::kFloat;
+    const auto type = view->dtype == "I64"   ? at::kLong
+                      : view->dtype == "F64" ? at::kDouble
+                                             : at::kFloat;
     return at::from_blob(
                const_cast<std::byte*>(view->bytes.data()), view->shape, type)
         .clone();
@@ -202,6 +204,11 @@ void run(const std::string& in, const std::string& out) {
   lockstep::train::Context context;
   context.group = group.get();
   context.trainer.precision = given.text("precision");
+  if (context.trainer.precision == "fp64") {
+    // Not a precision of the trainer: the same code with other weights.
+    context.trainer.precision = "fp32";
+    torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  }
   lockstep::train::OptimConfig optim;
   optim.name = given.text("optim");
   optim.lr = given.real("lr");

@@ -17,11 +17,16 @@ from trainer import BUILD, clean_environment
 # (channels_last, fused attention), so sums are taken in another order.
 FORWARD = 1e-5
 GRADIENT = 1e-4
-# (Leaky)ReLU has a kink: at full size a value or two of two million round to its
-# other side, and each moves the gradients before it by up to sqrt(1 / size of
-# the layer), 4e-3 for the last. PyTorch differs from itself by as much when only
-# the memory format changes. So the small model's typical tensor must be within
-# GRADIENT, and every tensor of both sizes within KINK.
+# The same code with weights in fp64 against PyTorch in fp64: every tensor at
+# full size. Rounding is 1e-16, so this shows that both compute the same thing.
+DOUBLE = 1e-9
+# (Leaky)ReLU has a kink: in fp32 a value or two of two million round to its other
+# side, and each moves the gradients before it by up to sqrt(1 / size of the
+# layer), 4e-3 for the last. PyTorch's fp32 is as far from fp64 for the same
+# reason. So at full size our typical fp32 tensor may be APART times as far from
+# fp64 as PyTorch's, the small model's must be within GRADIENT of PyTorch's, and
+# every tensor of both sizes within KINK.
+APART = 2
 KINK = 1e-2
 # Adam's first step is the sign of a gradient, however small; G's gradients are
 # compared behind a D that did not move.
@@ -106,6 +111,10 @@ def gradients(module, prefix=""):
     return {f"{prefix}{n}": p.grad.clone() for n, p in module.named_parameters()}
 
 
+def widened(values):
+    return values.float() if values.dtype == torch.bfloat16 else values
+
+
 class DcganReference:
     """The usual script: BCE on the sigmoid, D on real and on detached fake, one
     update; then G on D(fake), which also fills D's gradients in vain."""
@@ -116,11 +125,16 @@ class DcganReference:
         self.adam_g = torch.optim.Adam(self.g.parameters(), lr, (0.5, 0.999))
         self.adam_d = torch.optim.Adam(self.d.parameters(), lr, (0.5, 0.999))
 
+    def double(self):
+        self.g.double()
+        self.d.double()
+        return self
+
     def step(self, real, noise, precision):
         with autocast(precision):
             fake = self.g(noise)
-            on_real = self.d(real).float()
-            on_fake = self.d(fake.detach()).float()
+            on_real = widened(self.d(real))
+            on_fake = widened(self.d(fake.detach()))
         ones, zeros = torch.ones_like(on_real), torch.zeros_like(on_fake)
         loss_d = functional.binary_cross_entropy(on_real, ones)
         loss_d = loss_d + functional.binary_cross_entropy(on_fake, zeros)
@@ -129,7 +143,7 @@ class DcganReference:
         self.adam_d.step()
         self.gradients = gradients(self.d, "discriminator.")
         with autocast(precision):
-            again = self.d(fake).float()
+            again = widened(self.d(fake))
         loss_g = functional.binary_cross_entropy(again, ones)
         self.adam_g.zero_grad()
         loss_g.backward()
@@ -139,10 +153,15 @@ class DcganReference:
         return [value.item() for value in (loss_d, loss_g, *means)]
 
 
-def compare_dcgan(folder, size, channels, nz, width, batch, steps, lr=2e-4):
+def compare_dcgan(
+    folder, size, channels, nz, width, batch, steps, lr=2e-4, precision="fp32"
+):
     reference = DcganReference(size, channels, nz, width, lr)
     real = torch.rand(steps, batch, channels, size, size) * 2 - 1
     noise = torch.randn(steps, batch, nz, 1, 1)
+    if precision == "fp64":
+        reference.double()
+        real, noise = real.double(), noise.double()
     ours = probe(
         folder,
         initial(reference.g, "generator.")
@@ -150,6 +169,7 @@ def compare_dcgan(folder, size, channels, nz, width, batch, steps, lr=2e-4):
         | {"real": real, "noise": noise},
         recipe="dcgan",
         optim="adam",
+        precision=precision,
         lr=lr,
         beta1=0.5,
         image_size=size,
@@ -166,10 +186,11 @@ def compare_dcgan(folder, size, channels, nz, width, batch, steps, lr=2e-4):
         logits = reference.d.main[:-1](real[0]).flatten()
     reference.d.load_state_dict(state)
     reference.g.load_state_dict(state_g)
-    assert error(ours["forward.generator"], images) < FORWARD
-    assert error(ours["forward.discriminator"], logits) < FORWARD
+    limit = DOUBLE if precision == "fp64" else FORWARD
+    assert error(ours["forward.generator"], images) < limit
+    assert error(ours["forward.discriminator"], logits) < limit
     theirs = [reference.step(real[i], noise[i], "fp32") for i in range(steps)]
-    return ours, torch.tensor(theirs), reference
+    return ours, torch.tensor(theirs, dtype=real.dtype), reference
 
 
 def test_dcgan_full_size(tmp_path):
@@ -182,6 +203,26 @@ def test_dcgan_full_size(tmp_path):
     assert 4 * sum(ours["counts"].tolist()[2:]) == pytest.approx(25.4e6, rel=0.01)
     torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=1e-4, atol=1e-5)
     assert check_gradients(ours, reference.gradients, KINK, KINK) == 24
+    # The seed again, so that fp64 starts from the same weights and data.
+    torch.manual_seed(0)
+    folder = tmp_path / "fp64"
+    folder.mkdir()
+    double, metrics, truth = compare_dcgan(
+        folder, 64, 3, 100, 64, 8, 1, STILL, precision="fp64"
+    )
+    torch.testing.assert_close(double["metrics"], metrics, rtol=DOUBLE, atol=DOUBLE)
+    assert check_gradients(double, truth.gradients, DOUBLE, DOUBLE) == 24
+    mine, theirs = (
+        statistics.median(
+            error(gradients[name], exact) for name, exact in truth.gradients.items()
+        )
+        for gradients in (
+            {name.removeprefix("grad."): value for name, value in ours.items()},
+            reference.gradients,
+        )
+    )
+    print(f"from fp64: ours {mine:.1e}, PyTorch's {theirs:.1e}")
+    assert mine < APART * theirs, (mine, theirs)
 
 
 def test_dcgan_small_gradients(tmp_path):

@@ -64,17 +64,13 @@ class DcganRecipe : public train::Recipe {
   }
 
   std::map<std::string, std::string> facts() const override {
-    return {
-        {"data", config_.data.name},
-        {"batch_size", std::to_string(config_.data.batch_size)},
-        {"image_size", std::to_string(config_.data.image_size)},
-        {"lr", fmt::format("{}", config_.optim.lr)},
-        {"model",
-         fmt::format(
-             "nz={} ngf={} ndf={}",
-             config_.model.nz,
-             config_.model.ngf,
-             config_.model.ndf)}};
+    auto facts = common_facts(config_.data, config_.optim);
+    facts["model"] = fmt::format(
+        "nz={} ngf={} ndf={}",
+        config_.model.nz,
+        config_.model.ngf,
+        config_.model.ndf);
+    return facts;
   }
 
   train::StepOutput step(const train::StepInput& input) override {
@@ -206,17 +202,12 @@ DcganPair::DcganPair(
   discriminator_ = std::make_shared<models::DcganDiscriminator>(options);
   place(*generator_, context);
   place(*discriminator_, context);
-  const auto make = [&](torch::nn::Module& module,
+  const auto make = [&](const torch::nn::Module& module,
                         std::unique_ptr<parallel::Ddp>& ddp,
                         std::unique_ptr<train::Optimizer>& optimizer) {
-    auto parameters = train::named_parameters(module);
-    std::vector<std::string> names;
-    for (const auto& [name, tensor] : parameters) {
-      names.push_back(name);
-    }
-    ddp = std::make_unique<parallel::Ddp>(parameters, *context_.group);
-    optimizer =
-        std::make_unique<train::Optimizer>(optim, names, ddp->parameters());
+    auto made = make_trained(module, optim, context_);
+    ddp = std::move(made.ddp);
+    optimizer = std::move(made.optimizer);
   };
   make(*generator_, generator_ddp_, generator_optimizer_);
   make(*discriminator_, discriminator_ddp_, discriminator_optimizer_);
@@ -239,15 +230,11 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
     {
       AutocastGuard autocast(context_.device, precision);
       fakes.push_back(generator_->forward(micro.noise));
-      on_real = discriminator_->forward(micro.real).to(at::kFloat);
-      on_fake = discriminator_->forward(fakes[i].detach()).to(at::kFloat);
+      on_real = train::widened(discriminator_->forward(micro.real));
+      on_fake = train::widened(discriminator_->forward(fakes[i].detach()));
     }
     const auto loss = loss_real(on_real) + loss_fake(on_fake);
-    if (i + 1 < micros.size()) {
-      discriminator_ddp_->hold();
-    } else {
-      discriminator_ddp_->release();
-    }
+    hold_until_last(*discriminator_ddp_, i, micros.size());
     (loss * (micro.weight)).backward();
     metrics[0] += loss.item<double>() * share(micro);
     metrics[2] +=
@@ -267,14 +254,10 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
     at::Tensor on_fake;
     {
       AutocastGuard autocast(context_.device, precision);
-      on_fake = discriminator_->forward(fakes[i]).to(at::kFloat);
+      on_fake = train::widened(discriminator_->forward(fakes[i]));
     }
     const auto loss = loss_real(on_fake);
-    if (i + 1 < micros.size()) {
-      generator_ddp_->hold();
-    } else {
-      generator_ddp_->release();
-    }
+    hold_until_last(*generator_ddp_, i, micros.size());
     (loss * micros[i].weight).backward();
     metrics[1] += loss.item<double>() * share(micros[i]);
     metrics[4] +=

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <torch/cuda.h>
 #include <unistd.h>
@@ -84,8 +85,11 @@ c10::Device choose_device(
     return at::kCPU;
   }
   const auto count = static_cast<int>(torch::cuda::device_count());
-  return c10::Device(
+  const c10::Device device(
       at::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank % count));
+  // What names no device, like pinned memory, must not wake the first GPU.
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  return device;
 }
 
 void set_threads(const train::RankEnvironment& environment) {
@@ -147,22 +151,26 @@ struct Sitting {
 int test_checkpoint(
     const Prepared& prepared,
     train::Recipe& recipe,
-    const Sitting& sitting) {
+    const train::Context& context) {
   if (prepared.checkpoint.empty()) {
     throw TrainError(
         kBadInput,
         "'test' needs checkpoint=FILE, e.g. "
         "checkpoint=runs/<id>/checkpoints/best.safetensors");
   }
-  train::load_checkpoint(
-      prepared.checkpoint,
-      {recipe.name(), prepared.config, recipe.tensors(), {}},
-      /*weights_only=*/true);
+  // Only rank 0's disk matters, as when a run is resumed.
+  if (context.rank() == 0) {
+    train::load_checkpoint(
+        prepared.checkpoint,
+        {recipe.name(), prepared.config, recipe.tensors(), {}},
+        /*weights_only=*/true);
+  }
+  parallel::broadcast(recipe.tensors(), *context.group);
   const auto values = recipe.validate();
   if (values.empty()) {
     throw TrainError(kBadInput, "'test' found no held-out samples");
   }
-  if (sitting.environment.rank == 0) {
+  if (context.rank() == 0) {
     for (const auto& [name, value] : values) {
       std::printf("%s %.6g\n", name.c_str(), value);
     }
@@ -195,11 +203,14 @@ int train_recipe(const Command& command, Sitting& sitting) {
   train::apply_precision(device, prepared.trainer.precision);
 
   train::Group group(
-      environment, prepared.trainer.collective, prepared.trainer.timeout);
+      environment,
+      prepared.trainer.collective,
+      prepared.trainer.timeout,
+      device);
   train::Context context{&group.communicator(), device, prepared.trainer};
   if (command.verb == "test") {
     const auto recipe = prepared.build(context);
-    return test_checkpoint(prepared, *recipe, sitting);
+    return test_checkpoint(prepared, *recipe, context);
   }
   const auto run =
       open_run(prepared, command.recipe, environment, group.communicator());

@@ -81,6 +81,43 @@ void place(torch::nn::Module& module, const train::Context& context) {
   }
 }
 
+Trained make_trained(
+    const torch::nn::Module& module,
+    const train::OptimConfig& optim,
+    const train::Context& context,
+    const std::function<bool(const at::Tensor&)>& decays) {
+  const auto parameters = train::named_parameters(module);
+  std::vector<std::string> names;
+  std::vector<char> decay;
+  for (const auto& [name, tensor] : parameters) {
+    names.push_back(name);
+    decay.push_back(!decays || decays(tensor));
+  }
+  Trained result;
+  result.ddp = std::make_unique<parallel::Ddp>(parameters, *context.group);
+  result.optimizer = std::make_unique<train::Optimizer>(
+      optim, names, result.ddp->parameters(), decay);
+  return result;
+}
+
+void hold_until_last(parallel::Ddp& ddp, size_t index, size_t count) {
+  if (index + 1 < count) {
+    ddp.hold();
+  } else {
+    ddp.release();
+  }
+}
+
+std::map<std::string, std::string> common_facts(
+    const train::DataConfig& data,
+    const train::OptimConfig& optim) {
+  return {
+      {"data", data.name},
+      {"batch_size", std::to_string(data.batch_size)},
+      {"image_size", std::to_string(data.image_size)},
+      {"lr", fmt::format("{}", optim.lr)}};
+}
+
 parallel::NamedTensors prefixed(
     const parallel::NamedTensors& tensors,
     const std::string& prefix) {

@@ -1,14 +1,18 @@
 #pragma once
 
 // What recipes share when they are set up: data sets and loaders from the
-// config, placing a model on its device, joining lists of tensors.
+// config, placing a model on its device, its gradients and optimiser, joining
+// lists of tensors.
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
 #include "lockstep/data/loader.h"
 #include "lockstep/recipes/registry.h"
+#include "lockstep/train/optimizer.h"
 #include "lockstep/train/recipe.h"
 
 namespace lockstep::recipes {
@@ -33,6 +37,26 @@ data::LoaderOptions loader_options(
 
 // To the device; images and convolution weights in channels_last.
 void place(torch::nn::Module& module, const train::Context& context);
+
+// The gradients of a module, and who updates it.
+struct Trained {
+  std::unique_ptr<parallel::Ddp> ddp;
+  std::unique_ptr<train::Optimizer> optimizer;
+};
+// `decays` says which parameters weight decay shrinks; absent: all.
+Trained make_trained(
+    const torch::nn::Module& module,
+    const train::OptimConfig& optim,
+    const train::Context& context,
+    const std::function<bool(const at::Tensor&)>& decays = nullptr);
+
+// Holds the reduction back until the last of `count` backward passes.
+void hold_until_last(parallel::Ddp& ddp, size_t index, size_t count);
+
+// What every recipe tells of its run.
+std::map<std::string, std::string> common_facts(
+    const train::DataConfig& data,
+    const train::OptimConfig& optim);
 
 parallel::NamedTensors prefixed(
     const parallel::NamedTensors& tensors,

@@ -46,12 +46,9 @@ class VitRecipe : public train::Recipe {
   }
 
   std::map<std::string, std::string> facts() const override {
-    return {
-        {"data", config_.data.name},
-        {"batch_size", std::to_string(config_.data.batch_size)},
-        {"image_size", std::to_string(config_.data.image_size)},
-        {"lr", fmt::format("{}", config_.optim.lr)},
-        {"model", config_.model.name}};
+    auto facts = common_facts(config_.data, config_.optim);
+    facts["model"] = config_.model.name;
+    return facts;
   }
 
   train::StepOutput step(const train::StepInput& input) override {
@@ -181,17 +178,13 @@ VitTrainer::VitTrainer(
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
   model_ = std::make_shared<models::Vit>(options);
   place(*model_, context);
-  auto parameters = train::named_parameters(*model_);
-  std::vector<std::string> names;
-  std::vector<char> decay;
-  for (const auto& [name, tensor] : parameters) {
-    names.push_back(name);
-    // Biases, norms, the class token and positions are not shrunk.
-    decay.push_back(tensor.dim() >= 2 && tensor.size(0) != 1);
-  }
-  ddp_ = std::make_unique<parallel::Ddp>(parameters, *context_.group);
-  optimizer_ = std::make_unique<train::Optimizer>(
-      optim, names, ddp_->parameters(), decay);
+  // Biases, norms, the class token and positions are not shrunk.
+  auto made =
+      make_trained(*model_, optim, context_, [](const at::Tensor& tensor) {
+        return tensor.dim() >= 2 && tensor.size(0) != 1;
+      });
+  ddp_ = std::move(made.ddp);
+  optimizer_ = std::move(made.optimizer);
 }
 
 train::StepOutput VitTrainer::step(
@@ -210,11 +203,7 @@ train::StepOutput VitTrainer::step(
         at::Reduction::Mean,
         -100,
         label_smoothing_);
-    if (i + 1 < micros.size()) {
-      ddp_->hold();
-    } else {
-      ddp_->release();
-    }
+    hold_until_last(*ddp_, i, micros.size());
     (loss * micros[i].weight).backward();
     metrics[0] += loss.item<double>() * share;
     metrics[1] += (logits.detach().argmax(1) == micros[i].labels)
@@ -230,7 +219,7 @@ train::StepOutput VitTrainer::step(
 
 at::Tensor VitTrainer::logits(const at::Tensor& images) {
   AutocastGuard autocast(context_.device, context_.trainer.precision);
-  return model_->forward(images).to(at::kFloat);
+  return train::widened(model_->forward(images));
 }
 
 Entry vit_entry() {

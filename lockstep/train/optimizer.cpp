@@ -109,36 +109,27 @@ void Optimizer::update(
   }
   const auto second = pick(second_, members);
   const auto steps = pick(steps_, members);
+  const auto apply = [&](auto fused) {
+    fused(
+        parameters,
+        chosen,
+        first,
+        second,
+        /*max_exp_avg_sqs=*/at::TensorList(),
+        steps,
+        lr,
+        config_.beta1,
+        config_.beta2,
+        weight_decay,
+        config_.eps,
+        /*amsgrad=*/false,
+        /*maximize=*/false);
+  };
+  // Named through lambdas: both names are overloaded.
   if (config_.name == "adamw") {
-    at::_fused_adamw_(
-        parameters,
-        chosen,
-        first,
-        second,
-        {},
-        steps,
-        lr,
-        config_.beta1,
-        config_.beta2,
-        weight_decay,
-        config_.eps,
-        false,
-        false);
+    apply([](auto&&... words) { at::_fused_adamw_(words...); });
   } else {
-    at::_fused_adam_(
-        parameters,
-        chosen,
-        first,
-        second,
-        {},
-        steps,
-        lr,
-        config_.beta1,
-        config_.beta2,
-        weight_decay,
-        config_.eps,
-        false,
-        false);
+    apply([](auto&&... words) { at::_fused_adam_(words...); });
   }
 }
 

@@ -26,14 +26,17 @@ AutocastGuard::~AutocastGuard() {
   }
 }
 
+at::Tensor widened(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+}
+
 void apply_precision(c10::Device device, const std::string& precision) {
-  if (precision != "tf32") {
-    return;
-  }
+  const bool tf32 = precision == "tf32";
   if (device.is_cuda()) {
-    at::globalContext().setAllowTF32CuBLAS(true);
-    at::globalContext().setAllowTF32CuDNN(true);
-  } else {
+    // Both said: LibTorch allows it in convolutions unless told otherwise.
+    at::globalContext().setAllowTF32CuBLAS(tf32);
+    at::globalContext().setAllowTF32CuDNN(tf32);
+  } else if (tf32) {
     log_warning("trainer.precision=tf32 means fp32 on a CPU");
   }
 }
