@@ -205,6 +205,32 @@ def test_resume_from_a_named_file(tmp_path):
     assert [row["step"] for row in metrics(second)][0] == "9"
 
 
+def test_only_rank_0_needs_the_checkpoint(tmp_path):
+    """As on several machines: rank 1 has a folder of its own, and nothing in it.
+    It gets weights, optimiser state and place in the epoch from rank 0."""
+    words = [*VIT, "optim.schedule=constant"]
+    run = tmp_path / "run"
+
+    def folders(rank):
+        return {"LOCKSTEP_CHECKPOINTS": tmp_path / f"checkpoints-{rank}"}
+
+    whole = tmp_path / "whole"
+    run_ranks(tmp_path, [*words, f"out={whole}"])
+    run_ranks(tmp_path, [*words, f"out={run}", "trainer.max_steps=4"], env=folders)
+    assert list((tmp_path / "checkpoints-0").glob("*.safetensors"))
+    assert not list((tmp_path / "checkpoints-1").glob("*"))
+    run_ranks(tmp_path, [*words, f"out={run}", "trainer.resume=auto"], env=folders)
+    last = tmp_path / "checkpoints-0" / "last.safetensors"
+    assert tensors(last) == last_tensors(whole)
+    # The verb 'test' too: rank 1 is given a name that is not there for it.
+    shown = run_ranks(
+        tmp_path / "test",
+        [words[0], "test", *words[1:], "checkpoint=last.safetensors"],
+        cwd=lambda rank: tmp_path / f"checkpoints-{rank}",
+    )
+    assert "val_accuracy" in shown.output(0)
+
+
 def descendants(pid):
     found = []
     for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):

@@ -85,9 +85,10 @@ def free_port():
 
 class Ranks:
     """Ranks started by hand, as any launcher would: RANK, WORLD_SIZE and the
-    address of rank 0. Output goes to files, so that nobody blocks."""
+    address of rank 0. Output goes to files, so that nobody blocks. `env` is more
+    environment, or what gives it by rank; `cwd` gives a rank's folder."""
 
-    def __init__(self, folder, words, world=2, env=None, port=None):
+    def __init__(self, folder, words, world=2, env=None, port=None, cwd=None):
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.files = [folder / f"output-{rank}.txt" for rank in range(world)]
@@ -105,8 +106,9 @@ class Ranks:
                             LOCAL_WORLD_SIZE=world,
                             MASTER_ADDR="127.0.0.1",
                             MASTER_PORT=port,
-                            **(env or {}),
+                            **(env(rank) if callable(env) else env or {}),
                         ),
+                        cwd=cwd(rank) if cwd else None,
                         stdout=output,
                         stderr=subprocess.STDOUT,
                     )
@@ -146,8 +148,8 @@ class Ranks:
             process.wait()
 
 
-def run_ranks(folder, words, world=2, env=None, timeout=120):
-    with Ranks(folder, words, world, env) as ranks:
+def run_ranks(folder, words, world=2, env=None, timeout=120, cwd=None):
+    with Ranks(folder, words, world, env, cwd=cwd) as ranks:
         return ranks.done(timeout)
 
 

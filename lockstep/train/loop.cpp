@@ -174,6 +174,10 @@ void Loop::announce() {
       {"total_steps", std::to_string(total_steps_)},
       {"threads", std::to_string(at::get_num_threads())},
   };
+  if (trainer_.max_seconds > 0) {
+    init.facts["seconds_left"] = fmt::format(
+        "{:.1f}", std::max(0., trainer_.max_seconds - seconds_before_));
+  }
   for (auto& [key, value] : recipe_.facts()) {
     init.facts[key] = value;
   }
