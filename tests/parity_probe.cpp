@@ -9,6 +9,8 @@
 // "grad.<name>" after step 1, "metrics" [steps, k], "final.<name>" (of vit with
 // several steps), and "counts": parameters and elements reduced.
 
+#include <c10/core/DefaultDtype.h>
+
 #include <cstdio>
 #include <string>
 
@@ -207,7 +209,7 @@ void run(const std::string& in, const std::string& out) {
   if (context.trainer.precision == "fp64") {
     // Not a precision of the trainer: the same code with other weights.
     context.trainer.precision = "fp32";
-    torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+    c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
   }
   lockstep::train::OptimConfig optim;
   optim.name = given.text("optim");

@@ -32,6 +32,11 @@ void LiveTracker::take(const wire::Event& event) {
         total != init->facts.end()) {
       state_.total_steps = whole_number(total->second);
     }
+    if (const auto left = init->facts.find("seconds_left");
+        left != init->facts.end()) {
+      windows_[event.rank].end =
+          event.time + std::strtod(left->second.c_str(), nullptr);
+    }
   }
 }
 
@@ -42,6 +47,9 @@ void LiveTracker::take_iteration(
   state_.step = std::max(state_.step, done.step);
   state_.epoch = std::max(state_.epoch, done.epoch);
   Window& window = windows_[event.rank];
+  if (window.end) {
+    state_.seconds_left = std::max(0.0, *window.end - event.time);
+  }
   auto& entries = window.entries;
   if (!entries.empty()) {
     const double passed = event.time - entries.back().time;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "lockstep/wire/event.h"
@@ -25,6 +26,9 @@ struct LiveState {
   std::map<std::string, double> metrics;  // last values
   double samples_per_second = 0;          // over the last seconds, all ranks
   double seconds_per_step = 0;
+  // Until the program ends by its own clock (trainer.max_seconds), as of the
+  // last iteration; none: it has no such limit.
+  std::optional<double> seconds_left;
 };
 
 class LiveTracker {
@@ -45,9 +49,10 @@ class LiveTracker {
   // began.
   struct Window {
     std::deque<Sample> entries;
-    int64_t samples = 0;  // of all but the first
-    double rate = 0;      // 0: not known yet
-    int64_t step = 0;     // the last one
+    int64_t samples = 0;        // of all but the first
+    double rate = 0;            // 0: not known yet
+    int64_t step = 0;           // the last one
+    std::optional<double> end;  // of its limit in seconds, by its clock
   };
   void take_iteration(const wire::Event& event, const wire::Iteration& done);
   LiveState state_;

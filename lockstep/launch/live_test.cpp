@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/launch/progress.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -45,6 +47,26 @@ TEST(LiveTracker, KnowsTheRateOfSlowSteps) {
   tracker.take(iteration(0, 180, 4, 60));
   EXPECT_NEAR(tracker.state().samples_per_second, 1, 1e-6);
   EXPECT_NEAR(tracker.state().seconds_per_step, 60, 1e-6);
+}
+
+TEST(LiveTracker, TheFirstLimitDecidesWhenARunEnds) {
+  LiveTracker tracker;
+  wire::Init init;
+  init.facts = {{"total_steps", "1000"}, {"seconds_left", "30.5"}};
+  tracker.take({100, 0, "a", init});
+  EXPECT_FALSE(tracker.state().seconds_left);
+  tracker.take(iteration(0, 101, 1, 8));
+  tracker.take(iteration(0, 102, 2, 8));
+  ASSERT_TRUE(tracker.state().seconds_left);
+  EXPECT_NEAR(*tracker.state().seconds_left, 28.5, 1e-6);
+  const auto text = [&] {
+    return progress_text(tracker.state(), 1, std::chrono::seconds(2), {});
+  };
+  EXPECT_NE(text().find("eta 29s"), std::string::npos) << text();
+  tracker.take(iteration(0, 103, 997, 8));
+  EXPECT_NE(text().find("eta 3s"), std::string::npos) << text();
+  tracker.take(iteration(0, 140, 998, 8));
+  EXPECT_EQ(*tracker.state().seconds_left, 0);
 }
 
 TEST(LiveTracker, StartsAgain) {

@@ -88,13 +88,18 @@ std::string progress_text(
   if (cost) {
     parts.push_back(format_money(*cost));
   }
+  // Whichever limit comes first.
+  std::optional<double> left = live.seconds_left;
   if (live.total_steps > live.step && live.seconds_per_step > 0) {
-    const double left = static_cast<double>(live.total_steps - live.step) *
-                        live.seconds_per_step;
+    const double by_steps = static_cast<double>(live.total_steps - live.step) *
+                            live.seconds_per_step;
+    left = std::min(by_steps, left.value_or(by_steps));
+  }
+  if (left) {
     parts.push_back(
         "eta " +
         format_duration(
-            std::chrono::ceil<std::chrono::seconds>(from_seconds(left))));
+            std::chrono::ceil<std::chrono::seconds>(from_seconds(*left))));
   }
   return fmt::format("{}", fmt::join(parts, "  "));
 }
