@@ -6,8 +6,9 @@
 one thread of one process; a real hub and coordinator serve them on another.
 All join, beat every second and send ten events a second each; then one rank
 fails. The verdict must be there in 2 s, and the CPU time of the head for each
-agent must not grow with their number. There is no peer: the limit is in its
-place. Writes $LOCKSTEP_BUILD/bench/agents.json, agents_cost.svg and
+agent must not grow with their number. Before that, one real agent with four
+ranks that print and write ten events a second: its memory and CPU time. There
+is no peer: the limit is in its place. Writes $LOCKSTEP_BUILD/bench/agents.json, agents_cost.svg and
 agents_verdict.svg.
 """
 
@@ -22,17 +23,18 @@ QUICK_SIZES = [10, 100]
 SECONDS = 4
 QUICK_SECONDS = 1
 LIMIT = 2.0  # seconds to a verdict
+MEMORY = 20.0  # MiB of an agent
+CPU = 1.0  # percent of a core
 LEAST = 10  # agents against whose cost the others' is held
 
 
-def simulate(sizes, seconds):
+def run_program(*words):
+    """The JSON lines that agents_bench prints."""
     program = measure.BUILD / "bin" / "agents_bench"
     if not program.exists():
         sys.exit(f"agents: {program} is not there; run 'make build'")
-    folder = measure.BUILD / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [str(program), str(seconds), str(folder), *map(str, sizes)],
+        [str(program), *map(str, words)],
         stdout=subprocess.PIPE,
         text=True,
         timeout=measure.LIMIT,
@@ -40,7 +42,7 @@ def simulate(sizes, seconds):
     )
     if done.returncode != 0:
         sys.exit(f"agents: agents_bench ended with {done.returncode}")
-    return {run["agents"]: run for run in map(json.loads, done.stdout.splitlines())}
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def main(argv=None):
@@ -48,8 +50,16 @@ def main(argv=None):
     sizes = QUICK_SIZES if arguments.quick else SIZES
     seconds = QUICK_SECONDS if arguments.quick else SECONDS
     table = measure.Table("agents")
-    runs = simulate(sizes, seconds)
-    table.runs = {str(size): runs[size] for size in sizes}
+    folder = measure.BUILD / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    lockstep = measure.BUILD / "bin" / "lockstep"
+    real = run_program(3 * seconds, folder, "real", lockstep)[0]
+    table.runs["real"] = real
+    memory = real["peak_bytes"] / 2**20
+    table.add("agent-memory", memory, MEMORY, "<=1", "MiB, limit")
+    table.add("agent-cpu", real["cpu_percent"], CPU, "<=1", "% of a core, limit")
+    runs = {run["agents"]: run for run in run_program(seconds, folder, *sizes)}
+    table.runs |= {str(size): runs[size] for size in sizes}
     for size in sizes:
         run = runs[size]
         print(

@@ -5,6 +5,9 @@
 //
 //   agents_bench SECONDS FOLDER SIZE...
 //       FOLDER gets agents_cost.svg and agents_verdict.svg
+//   agents_bench SECONDS FOLDER real LOCKSTEP
+//       one real agent with four ranks that print and write ten events a
+//       second: its CPU time and memory
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -13,16 +16,21 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
+#include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/coordinator.h"
+#include "lockstep/launch/detached.h"
 #include "lockstep/launch/hub.h"
 #include "lockstep/record/plot.h"
 #include "lockstep/wire/channel.h"
@@ -428,13 +436,130 @@ int bench(double duration, const os::Path& folder, char** first, char** last) {
   return 0;
 }
 
+// Numbers of /proc/PID/stat and status: CPU seconds so far, most memory.
+double cpu_of(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::istringstream words(text.substr(std::min(text.rfind(')'), text.size())));
+  std::string word;
+  for (int field = 0; field < 12; ++field) {
+    words >> word;  // ")" state ppid ... stime is the 13th behind it
+  }
+  double user = 0;
+  double system = 0;
+  words >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+double peak_of(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  std::string word;
+  while (file >> word && word != "VmHWM:") {}
+  double kilobytes = 0;
+  file >> kilobytes;
+  return kilobytes * 1024;
+}
+
+int bench_real(
+    double duration,
+    const os::Path& folder,
+    const std::string& program) {
+  const os::Path runs = folder / "agents_runs";
+  const auto run = record::RunDirectory::create(runs, "real");
+  if (!run) {
+    give_up(run.error().to_string());
+  }
+  const Key key = make_key();
+  HubOptions options;
+  options.address = "127.0.0.1";
+  options.nodes = 1;
+  auto hub = Hub::open(options, key, *run, os::real_clock());
+  if (!hub) {
+    give_up(hub.error().to_string());
+  }
+  AgentSpec spec;
+  spec.run_id = run->id();
+  spec.key = to_hex(key);
+  spec.head_addresses = {fmt::format("127.0.0.1:{}", (*hub)->port())};
+  spec.folder = std::filesystem::absolute(runs) / "node";
+  std::thread starter([&] {
+    const auto line = start_detached(
+        {program, "agent"}, to_json(spec), os::Deadline::after(kLimit));
+    if (!line || *line != "joined") {
+      give_up("the agent did not join");
+    }
+  });
+  const auto gathered = (*hub)->gather(os::Deadline::after(kLimit));
+  starter.join();
+  if (!gathered) {
+    give_up(gathered.error().to_string());
+  }
+  StartRequest start;
+  start.orphan_grace = seconds(1);
+  for (int rank = 0; rank < 4; ++rank) {
+    RankCommand command;
+    command.rank = rank;
+    command.events = spec.folder / "ranks" / fmt::format("{}.jsonl", rank);
+    command.log = spec.folder / "ranks" / fmt::format("{}.log", rank);
+    command.argv = {
+        "bash",
+        "-c",
+        "step=0; while :; do step=$((step + 1)); echo step $step of the run; "
+        "echo '{\"v\":1,\"kind\":\"iteration\",\"time\":1,\"rank\":0,"
+        "\"step\":1,\"total\":0.1,\"compute\":0.1}' >> " +
+            command.events.string() + "; sleep 0.1; done"};
+    command.environment = os::environment();
+    command.directory = folder;
+    start.commands.push_back(command);
+  }
+  if (const auto started = (*hub)->start(0, start); !started) {
+    give_up(started.error().to_string());
+  }
+  int agent = 0;
+  std::ifstream(spec.folder / "agent.pid") >> agent;
+  size_t events = 0;
+  const auto serve = [&](double until) {
+    while (now_seconds() < until) {
+      pollfd news{(*hub)->descriptor(), POLLIN, 0};
+      ::poll(&news, 1, 100);
+      for (const auto& [node, report] : (*hub)->receive(true, 1 << 20)) {
+        events += std::holds_alternative<RankEvent>(report) ? 1 : 0;
+      }
+    }
+  };
+  serve(now_seconds() + 1);
+  const double cpu = cpu_of(agent);
+  const double time = now_seconds();
+  events = 0;
+  serve(time + duration);
+  const double passed = now_seconds() - time;
+  fmt::print(
+      "{{\"cpu_percent\": {:.3f}, \"peak_bytes\": {:.0f}, "
+      "\"events_per_second\": {:.1f}}}\n",
+      100 * (cpu_of(agent) - cpu) / passed,
+      peak_of(agent),
+      static_cast<double>(events) / passed);
+  (*hub)->end(SIGKILL, Duration(0));
+  serve(now_seconds() + 0.2);
+  (*hub)->close(os::Deadline::after(seconds(10)));
+  std::error_code ignored;  // the agent tidies up at the same time
+  std::filesystem::remove_all(runs, ignored);
+  return 0;
+}
+
 }  // namespace
 }  // namespace lockstep::launch
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fputs("usage: agents_bench SECONDS FOLDER SIZE...\n", stderr);
+    std::fputs(
+        "usage: agents_bench SECONDS FOLDER (SIZE... | real LOCKSTEP)\n",
+        stderr);
     return 2;
+  }
+  if (argc == 5 && std::string_view(argv[3]) == "real") {
+    return lockstep::launch::bench_real(
+        std::strtod(argv[1], nullptr), argv[2], argv[4]);
   }
   return lockstep::launch::bench(
       std::strtod(argv[1], nullptr), argv[2], argv + 3, argv + argc);

@@ -26,19 +26,21 @@ constexpr Duration kRound = seconds(3);         // for all addresses
 constexpr Duration kPause = milliseconds(300);  // between rounds
 
 // A socket that connects, or the reason why not. Addresses are numbers as a
-// rule; a name is looked up, which may take its time.
+// rule: a name is looked up, which takes time and memory.
 Result<os::Descriptor> begin_connect(const std::string& text) {
   LOCKSTEP_ASSIGN(const os::Address address, os::parse_address(text));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | AI_NUMERICHOST;
   addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(
-      address.host.c_str(),
-      std::to_string(address.port).c_str(),
-      &hints,
-      &found);
+  const std::string port = std::to_string(address.port);
+  int failed =
+      ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+  if (failed == EAI_NONAME) {
+    hints.ai_flags = AI_NUMERICSERV;
+    failed = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+  }
   if (failed != 0) {
     return Error(
         ErrorCode::kUnavailable,
