@@ -4,6 +4,8 @@ cannot; `lockstep doctor --hosts`."""
 import json
 import os
 import pathlib
+import pty
+import select
 import shutil
 import subprocess
 import time
@@ -183,6 +185,46 @@ def without(near, word):
     path.write_text("".join(line for line in lines if word not in line))
     near.options = ""
     return path
+
+
+def test_a_passphrase_is_asked_for_on_the_terminal(near):
+    key = near.folder / "locked"
+    shutil.copy(near.hosts.key, key)
+    key.chmod(0o600)
+    words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "open sesame", "-f", key]
+    subprocess.run(words, check=True)
+    config = without(near, "IdentityFile")
+    environment = {
+        **near.control.environment,
+        **near.environment,
+        "LOCKSTEP_SSH_OPTIONS": f"-o IdentityFile={key} -o IdentityAgent=none -F {config}",
+    }
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = [control.LOCKSTEP, "doctor", "--hosts", "n1"]
+        os.execve(control.LOCKSTEP, words, environment)
+    seen = b""
+    try:
+        while b"passphrase for key" not in seen:
+            seen += read_terminal(terminal)
+        os.write(terminal, b"open sesame\n")
+        while piece := read_terminal(terminal):
+            seen += piece
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, seen
+    assert b"ssh in" in seen
+
+
+def read_terminal(terminal):
+    """b"" when its other side is closed."""
+    ready, _, _ = select.select([terminal], [], [], control.PATIENCE)
+    assert ready, "the terminal stays silent"
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 def test_wrong_user(near):
