@@ -127,7 +127,7 @@ class HostBench:
         return self.launch(2)
 
     def mpirun(self):
-        agent = self.folder / "rsh.sh"
+        agent = self.hosts.folder / "rsh.sh"  # that the hosts see too
         agent.write_text(f'#!/bin/sh\nexec ssh -F {self.hosts.ssh_config} "$@"\n')
         agent.chmod(0o755)
         hostfile = self.folder / "hostfile"

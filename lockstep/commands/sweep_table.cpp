@@ -82,8 +82,9 @@ void compare(SweepPoint& point, const SweepPoint& baseline) {
     return;  // against itself it is 1, whatever the spread
   }
   if (auto interval = economics::ratio_interval(baseline.total, point.total)) {
+    // Few repeats may not rule out less than nothing; reason does.
     point.speedup_interval = {
-        interval->low * point.work, interval->high * point.work};
+        std::max(interval->low, 0.0) * point.work, interval->high * point.work};
   }
 }
 
