@@ -307,11 +307,10 @@ def test_mistyped_key_has_its_line(control):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("resources: {hosts: [a]}\n", "resources.hosts: running on other hosts"),
+        ("resources: {cluster: a}\n", "resources.cluster: running on clusters"),
         ("resources: {cloud: aws}\n", "resources.cloud"),
         ("container: x\n", "container"),
-        ("file_mounts: {a: b}\n", "file_mounts"),
-        ("num_nodes: 2\n", "num_nodes"),
+        ("file_mounts: {a: 's3://b'}\n", "file_mounts"),
     ],
 )
 def test_what_is_not_there_yet_is_refused(control, text, words):

@@ -70,6 +70,7 @@ void add_sweep(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 void add_ps(CLI::App& app, Context& context);
 void add_logs(CLI::App& app, Context& context);
+void add_attach(CLI::App& app, Context& context);
 void add_stop(CLI::App& app, Context& context);
 void add_doctor(CLI::App& app, Context& context);
 void add_data(CLI::App& app, Context& context);

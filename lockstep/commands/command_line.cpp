@@ -7,6 +7,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/launch/agent_main.h"
+#include "lockstep/launch/head.h"
 #include "lockstep/launch/keeper.h"
 
 namespace lockstep::commands {
@@ -101,6 +102,7 @@ void build(CLI::App& app, Context& context) {
   add_sweep(app, context);
   add_ps(app, context);
   add_logs(app, context);
+  add_attach(app, context);
   add_stop(app, context);
   add_report(app, context);
   add_doctor(app, context);
@@ -122,6 +124,9 @@ int run_command_line(int argc, char** argv) {
   // ranks: it needs no option tree.
   if (argc == 3 && std::string_view(argv[1]) == "keeper") {
     return launch::keeper_main(std::atoi(argv[2]));
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "head") {
+    return launch::head_main(own_program());
   }
   if (argc == 2 && std::string_view(argv[1]) == "agent") {
     return launch::agent_main(own_program());

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/remote.h"
 #include "lockstep/launch/run_state.h"
 #include "lockstep/launch/tail.h"
 
@@ -15,11 +16,6 @@ struct LogsOptions {
   std::optional<int> rank;
   bool follow = false;
 };
-
-bool is_running(const record::RunDirectory& run) {
-  const auto state = launch::read_run_state(run);
-  return state && *state && (*state)->state == "running";
-}
 
 // Every rank by its file, or the one that was asked for.
 Result<std::vector<int>> chosen_ranks(
@@ -49,17 +45,86 @@ Result<std::vector<int>> chosen_ranks(
   return rank ? std::vector<int>{*rank} : ranks;
 }
 
+// The run's directory, kept up to date while it lives elsewhere.
+class Source {
+ public:
+  explicit Source(const record::RunDirectory& run) : run_(run) {}
+
+  // Brings all that is there now; a head that does not answer is told once, and
+  // what is here is shown.
+  Result<void> look() {
+    LOCKSTEP_ASSIGN(const auto state, launch::read_run_state(run_));
+    state_ = state.value_or(launch::RunStateFile());
+    if (!state_.is_running() || !state_.is_remote()) {
+      return {};
+    }
+    if (mirror_ == nullptr) {
+      mirror_ = mirror_of(run_, state_);
+    }
+    while (true) {
+      const auto complete =
+          mirror_->update(os::Deadline::after(std::chrono::seconds(1)));
+      if (!complete) {
+        return refuse(complete.error());
+      }
+      if (*complete) {
+        break;
+      }
+    }
+    told_ = false;
+    state_ = mirror_->state();
+    return state_.is_running() ? Result<void>() : mirror_->fetch_all();
+  }
+
+  bool running() const { return state_.is_running(); }
+  bool is_remote() const { return mirror_ != nullptr; }
+  int num_ranks() const { return state_.world_size; }
+
+ private:
+  Result<void> refuse(const Error& error) {
+    if (!told_) {
+      fmt::print(
+          stderr, "lockstep: {}; showing what is here\n", error.to_string());
+    }
+    told_ = true;
+    os::real_clock().sleep_for(std::chrono::milliseconds(500));
+    return {};
+  }
+
+  record::RunDirectory run_;
+  launch::RunStateFile state_;
+  std::unique_ptr<launch::Mirror> mirror_;
+  bool told_ = false;
+};
+
 Result<int> show(const LogsOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
-  LOCKSTEP_ASSIGN(const auto ranks, chosen_ranks(run, options.rank));
+  Source source(run);
+  LOCKSTEP_TRY(source.look());
+  std::vector<int> ranks;
   std::vector<launch::Tail> tails;
-  for (const int rank : ranks) {
-    tails.emplace_back(run.rank_log(rank));
-  }
+  // Ranks that start later write later.
+  const auto find_ranks = [&]() -> Result<void> {
+    LOCKSTEP_ASSIGN(
+        const auto found,
+        chosen_ranks(
+            run,
+            source.running() && options.rank.value_or(0) < source.num_ranks()
+                ? std::nullopt
+                : options.rank));
+    for (const int rank : found) {
+      if (std::ranges::find(ranks, rank) == ranks.end() &&
+          (!options.rank || rank == *options.rank)) {
+        ranks.push_back(rank);
+        tails.emplace_back(run.rank_log(rank));
+      }
+    }
+    return {};
+  };
   const auto print = [&](int rank, const std::vector<std::string>& lines) {
     for (const std::string& line : lines) {
-      if (ranks.size() > 1) {
+      if (!options.rank && source.num_ranks() > 1) {
         fmt::print("[r{}] ", rank);
       }
       std::fwrite(line.data(), 1, line.size(), stdout);
@@ -70,7 +135,8 @@ Result<int> show(const LogsOptions& options, const Context& context) {
   // A file is polled rather than watched: run directories may be on NFS.
   constexpr auto kPause = std::chrono::milliseconds(100);
   while (true) {
-    const bool running = options.follow && is_running(run);
+    const bool running = options.follow && source.running();
+    LOCKSTEP_TRY(find_ranks());
     for (size_t i = 0; i < tails.size(); ++i) {
       do {
         print(ranks[i], tails[i].read(kBlock));
@@ -80,7 +146,10 @@ Result<int> show(const LogsOptions& options, const Context& context) {
     if (!running || std::ferror(stdout)) {
       break;
     }
-    os::real_clock().sleep_for(kPause);
+    if (!source.is_remote()) {
+      os::real_clock().sleep_for(kPause);
+    }
+    LOCKSTEP_TRY(source.look());
   }
   for (size_t i = 0; i < tails.size(); ++i) {
     print(ranks[i], tails[i].rest());
@@ -94,7 +163,7 @@ void add_logs(CLI::App& app, Context& context) {
   CLI::App* verb = app.add_subcommand("logs", "what the ranks of a run wrote");
   verb->footer("Example: lockstep logs last -f --rank 0");
   auto options = std::make_shared<LogsOptions>();
-  verb->add_option("run", options->run, "id, the start of one, or 'last'")
+  verb->add_option("run", options->run, "id, name, start of one, or 'last'")
       ->type_name("RUN");
   verb->add_flag("-f,--follow", options->follow, "go on until the run ends");
   verb->add_option("--rank", options->rank, "only this one")->type_name("R");

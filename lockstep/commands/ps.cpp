@@ -2,32 +2,75 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "lockstep/base/log.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/remote.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/launch/run_state.h"
-#include "lockstep/launch/tail.h"
-#include "lockstep/wire/event.h"
+#include "lockstep/reach/session.h"
 
 namespace lockstep::commands {
 namespace {
 
-// The last step that the end of events.jsonl tells; 0: none.
-int64_t last_step(const record::RunDirectory& run) {
-  constexpr size_t kLines = 64;
+constexpr Duration kPatience = std::chrono::seconds(5);
+
+struct Row {
+  record::RunDirectory run;
+  launch::RunStateFile state;
   int64_t step = 0;
-  for (const std::string& line : launch::last_lines(run.events(), kLines)) {
-    const auto event = wire::parse_event(line);
-    if (!event) {
+};
+
+// What the head of runs on other machines says; `rows` share one head.
+void ask_head(const std::vector<Row*>& rows) {
+  reach::ReachOptions options = reach_options();
+  options.patience = kPatience;
+  const auto deadline = os::Deadline::after(kPatience);
+  const auto session = reach::reach(rows.front()->state.head_host, options);
+  for (Row* row : rows) {
+    if (!session) {
+      row->state.detail = session.error().to_string();
+      row->state.state = "unreachable";
       continue;
     }
-    if (const auto* done = std::get_if<wire::Iteration>(&event->body)) {
-      step = std::max(step, done->step);
+    const auto answer = (*session)->call(
+        "state", {{"directory", row->state.head_directory}}, deadline);
+    const auto told =
+        answer ? launch::parse_run_state(
+                     answer->value("state", ""), row->state.head_host)
+               : Result<launch::RunStateFile>(Error(answer.error()));
+    if (!told) {
+      row->state.detail = told.error().to_string();
+      row->state.state = "unreachable";
+      continue;
+    }
+    row->state.state = told->state;
+    row->state.detail = told->detail;
+    row->state.exit_code = told->exit_code;
+    row->state.generation = told->generation;
+    row->state.ended =
+        told->ended > 0 ? row->state.started + told->ended - told->started : 0;
+    row->step = std::max(row->step, answer->value("step", int64_t{0}));
+  }
+}
+
+void ask_heads(std::vector<Row>& rows) {
+  std::map<std::string, std::vector<Row*>> by_head;
+  for (Row& row : rows) {
+    if (row.state.is_running() && row.state.is_remote()) {
+      by_head[row.state.head_host].push_back(&row);
     }
   }
-  return step;
+  std::vector<std::thread> threads;
+  for (const auto& [host, some] : by_head) {
+    threads.emplace_back([&some] { ask_head(some); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
 }
 
 std::string clock_text(double unix_seconds) {
@@ -36,46 +79,75 @@ std::string clock_text(double unix_seconds) {
       fmt::localtime(static_cast<std::time_t>(unix_seconds)));
 }
 
+// "n1 +3": the head and how many nodes besides.
+std::string where(const launch::RunStateFile& state) {
+  if (!state.is_remote()) {
+    return state.launcher == "local" ? "here" : state.launcher;
+  }
+  return state.hosts.size() > 1
+             ? fmt::format("{} +{}", state.head_host, state.hosts.size() - 1)
+             : state.head_host;
+}
+
 Result<int> list(const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(const auto runs, record::list_runs(settings.runs_dir));
-  nlohmann::json all = nlohmann::json::array();
-  Table table({"run", "state", "ranks", "started", "duration", "step", "code"});
+  std::vector<Row> rows;
   for (const record::RunDirectory& run : runs) {
     const auto state = launch::read_run_state(run);
     if (!state) {
       log_warning(state.error().to_string());
       continue;
     }
-    const launch::RunStateFile one =
-        state->value_or(launch::RunStateFile{.id = run.id(), .state = "alone"});
-    const int64_t step = last_step(run);
+    rows.push_back(
+        {run,
+         state->value_or(
+             launch::RunStateFile{.id = run.id(), .state = "alone"}),
+         launch::last_step(run)});
+  }
+  ask_heads(rows);
+  nlohmann::json all = nlohmann::json::array();
+  Table table(
+      {"run",
+       "state",
+       "ranks",
+       "where",
+       "started",
+       "duration",
+       "step",
+       "code"});
+  for (const Row& row : rows) {
+    const launch::RunStateFile& one = row.state;
     const double end = one.ended > 0 ? one.ended
-                       : one.state == "running"
+                       : one.is_running() || one.state == "unreachable"
                            ? os::real_clock().unix_seconds()
                            : 0;
     const double seconds = end > 0 ? end - one.started : 0;
     if (context.format() == OutputFormat::kQuiet) {
-      fmt::print("{}\n", run.id());
+      fmt::print("{}\n", row.run.id());
     }
     all.push_back(
-        {{"id", run.id()},
+        {{"id", row.run.id()},
          {"state", one.state},
          {"detail", one.detail},
          {"ranks", one.world_size},
+         {"launcher", one.launcher},
+         {"head", one.head_host},
+         {"hosts", one.hosts},
          {"started", one.started},
          {"seconds", seconds},
-         {"step", step},
+         {"step", row.step},
          {"exit_code", one.exit_code},
          {"pid", one.pid},
-         {"directory", run.path().string()}});
+         {"directory", row.run.path().string()}});
     table.add(
-        {run.id(),
+        {row.run.id(),
          one.state,
          one.world_size > 0 ? std::to_string(one.world_size) : "-",
+         where(one),
          one.started > 0 ? clock_text(one.started) : "-",
          seconds > 0 ? format_duration(from_seconds(seconds)) : "-",
-         step > 0 ? std::to_string(step) : "-",
+         row.step > 0 ? std::to_string(row.step) : "-",
          one.ended > 0 ? std::to_string(one.exit_code) : "-"});
   }
   if (context.format() == OutputFormat::kJson) {

@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_options.h"
@@ -5,12 +8,76 @@
 namespace lockstep::commands {
 namespace {
 
+Error invalid(const std::string& message) {
+  return Error(ErrorCode::kInvalidInput, message);
+}
+
+Result<std::vector<launch::HostSlots>> chosen_hosts(
+    const RunOptions& options,
+    const launch::Job& job) {
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return invalid("give either --hosts or --hostfile");
+  }
+  if (!options.hosts.empty()) {
+    return launch::parse_hosts(fmt::format("{}", fmt::join(options.hosts, ",")))
+        .with_context("--hosts");
+  }
+  const auto& resources = job.resources;
+  if (!options.hostfile.empty() ||
+      (resources.hosts.empty() && !resources.hostfile.empty())) {
+    const std::string file =
+        options.hostfile.empty() ? resources.hostfile : options.hostfile;
+    LOCKSTEP_ASSIGN(const std::string text, os::real_files().read(file));
+    return launch::parse_hostfile(text, file);
+  }
+  if (resources.hosts.empty()) {
+    return std::vector<launch::HostSlots>();
+  }
+  return launch::parse_hosts(fmt::format("{}", fmt::join(resources.hosts, ",")))
+      .with_context("resources.hosts");
+}
+
+std::string chosen_launcher(const RunOrder& order) {
+  if (!order.options.launcher.empty()) {
+    return order.options.launcher;
+  }
+  if (!order.priced.job.resources.launcher.empty()) {
+    return order.priced.job.resources.launcher;
+  }
+  return order.hosts.empty() ? "local" : "ssh";
+}
+
 Result<int> run_job(const RunOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(
       const ResolvedJob priced, resolve_job(options, context, settings));
-  LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
-  return run_local({options, context, settings, priced});
+  LOCKSTEP_ASSIGN(const auto hosts, chosen_hosts(options, priced.job));
+  const RunOrder order{options, context, settings, priced, hosts};
+  const std::string launcher = chosen_launcher(order);
+  if (launcher == "local") {
+    if (!hosts.empty()) {
+      return invalid("--launcher local runs on this machine: leave out hosts");
+    }
+    if (const int nodes =
+            options.nodes.value_or(priced.job.num_nodes.value_or(1));
+        nodes > 1) {
+      return std::move(
+                 invalid(fmt::format("{} nodes need hosts to run on", nodes)))
+          .with_fix("--hosts a,b or --hostfile F");
+    }
+    if (!priced.job.file_mounts.empty()) {
+      return invalid(
+          "file_mounts bring files to other hosts: on this machine they are "
+          "there");
+    }
+    LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
+    return options.detach ? run_detached(order) : run_local(order);
+  }
+  if (hosts.empty()) {
+    return std::move(invalid("launcher ssh needs hosts"))
+        .with_fix("--hosts a,b, --hostfile F or resources.hosts");
+  }
+  return run_on_hosts(order);
 }
 
 }  // namespace
@@ -24,6 +91,7 @@ void add_run(CLI::App& app, Context& context) {
       "Examples:\n"
       "  lockstep run examples/dcgan-fashion.yaml trainer.max_epochs=1\n"
       "  lockstep run --procs 2 -- python3 train.py\n"
+      "  lockstep run --hosts a,b --procs 4 -- python3 train.py\n"
       "  lockstep run --procs 4 --max-duration 1h --price 0.40 -- ./prog");
   auto options = std::make_shared<RunOptions>();
   add_run_options(*verb, *options, context);

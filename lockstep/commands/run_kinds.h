@@ -1,11 +1,13 @@
 #pragma once
 
-// The kinds of `lockstep run`, one function each.
+// The kinds of `lockstep run`, one function each: on this machine, on this
+// machine but left alone, and on other hosts.
 
 #include <string>
 #include <vector>
 
 #include "lockstep/commands/run_options.h"
+#include "lockstep/launch/hosts.h"
 
 namespace lockstep::commands {
 
@@ -14,10 +16,19 @@ struct RunOrder {
   const Context& context;
   Settings settings;
   ResolvedJob priced;
+  std::vector<launch::HostSlots> hosts;  // empty: this machine
 };
 
 Result<int> run_local(const RunOrder& order);
+Result<int> run_detached(const RunOrder& order);
+Result<int> run_on_hosts(const RunOrder& order);
 
 // lockstep-train when the job has a `train` section, else empty.
 Result<os::Path> find_trainer(const launch::Job& job);
+// What a person reads after --detach.
+void print_detached(
+    const record::RunDirectory& run,
+    const Settings& settings,
+    OutputFormat format);
+
 }  // namespace lockstep::commands

@@ -4,13 +4,18 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
 #include "lockstep/commands/check_train.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
+#include "lockstep/launch/detached.h"
+#include "lockstep/launch/head.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/launch/node_verbs.h"
 #include "lockstep/launch/program.h"
 #include "lockstep/launch/progress.h"
 #include "lockstep/launch/run_record.h"
@@ -79,6 +84,32 @@ Result<os::Path> find_trainer(const Job& job) {
   return trainer;
 }
 
+void print_detached(
+    const record::RunDirectory& run,
+    const Settings& settings,
+    OutputFormat format) {
+  if (format == OutputFormat::kQuiet) {
+    return;
+  }
+  if (format == OutputFormat::kJson) {
+    const nlohmann::json result = {
+        {"id", run.id()}, {"directory", run.path().string()}};
+    fmt::print("{}\n", result.dump(2));
+    return;
+  }
+  const std::string where =
+      settings.runs_dir == Settings().runs_dir
+          ? ""
+          : fmt::format(" --runs-dir {}", shell_line({settings.runs_dir}));
+  fmt::print("{}\n", run.id());
+  fmt::print(
+      stderr,
+      "it goes on without you; lockstep attach {0}{1}, logs -f {0}{1}, "
+      "stop {0}{1}\n",
+      run.id(),
+      where);
+}
+
 Result<int> run_local(const RunOrder& order) {
   const OutputFormat format = order.context.format();
   LOCKSTEP_ASSIGN(const LocalPlan plan, make_plan(order));
@@ -124,6 +155,46 @@ Result<int> run_local(const RunOrder& order) {
     log_warning(report.error().to_string());
   }
   return state.exit_code;
+}
+
+Result<int> run_detached(const RunOrder& order) {
+  LOCKSTEP_ASSIGN(const LocalPlan plan, make_plan(order));
+  const launch::RunRequest& request = plan.request;
+  if (order.options.dry_run) {
+    print_plan(order.priced, request.plan, plan.argv, order.context.format());
+    return 0;
+  }
+  LOCKSTEP_ASSIGN(const auto run, make_run(order));
+  launch::HeadSpec spec;
+  spec.launcher = "local";
+  spec.run_id = run.id();
+  spec.name = request.job.name;
+  spec.runs_dir = run.path().parent_path();
+  spec.job = launch::job_text(request.job);
+  spec.secrets = request.job.secret_values;
+  spec.key = to_hex(make_key());
+  launch::HeadNode node;
+  node.host = request.plan.nodes.front().host;
+  node.procs = request.plan.nodes.front().procs;
+  node.workdir = request.job.workdir;
+  node.trainer = request.trainer;
+  spec.nodes.push_back(std::move(node));
+  spec.command = repeat_command(request.job, order.context);
+  spec.program = request.program;
+  spec.retries = request.retries;
+  spec.timeout = request.timeout;
+  spec.price_per_hour = request.price_per_hour;
+  spec.price_source = order.priced.source;
+  constexpr auto kPatience = std::chrono::seconds(60);
+  LOCKSTEP_ASSIGN(
+      const std::string line,
+      launch::start_detached(
+          {own_program().string(), "head"},
+          launch::to_json(spec),
+          os::Deadline::after(kPatience)));
+  LOCKSTEP_TRY(launch::parse_head_line(line));
+  print_detached(run, order.settings, order.context.format());
+  return 0;
 }
 
 }  // namespace lockstep::commands

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "lockstep/os/process.h"
@@ -25,32 +26,40 @@ Result<std::optional<T>> parsed(
   return std::optional<T>(value);
 }
 
+// "4000-4100" or one port.
+Result<void> parse_ports(const std::string& text, int& first, int& last) {
+  if (text.empty()) {
+    return {};
+  }
+  int end = 0;
+  const int count = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &end);
+  if (count == 1) {
+    last = first;
+    end = static_cast<int>(std::to_string(first).size());
+  }
+  if (count < 1 || static_cast<size_t>(end) != text.size() || first < 1 ||
+      last > 65535 || last < first) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("--ports {}: write FIRST-LAST, as in 4000-4100", text));
+  }
+  return {};
+}
+
 Result<void> refuse_absent(const RunOptions& options) {
   const auto refuse = [](const char* option, const char* what) {
     return Error(
         ErrorCode::kInvalidInput,
         fmt::format("{}: {} is not part of this version", option, what));
   };
-  if (!options.hosts.empty()) {
-    return refuse("--hosts", "running on other hosts");
-  }
-  if (!options.hostfile.empty()) {
-    return refuse("--hostfile", "running on other hosts");
-  }
   if (!options.cluster.empty()) {
-    return refuse("--cluster", "running on other hosts");
+    return refuse("--cluster", "running on clusters");
   }
-  if (options.nodes.value_or(1) > 1) {
-    return refuse("--nodes", "more than one node");
-  }
-  if (!options.launcher.empty() && options.launcher != "local") {
-    return refuse("--launcher", "any launcher but 'local'");
+  if (options.launcher == "mpi" || options.launcher == "slurm") {
+    return refuse("--launcher", "any launcher but 'local' and 'ssh'");
   }
   if (!options.container.empty()) {
     return refuse("--container", "running in a container");
-  }
-  if (options.detach) {
-    return refuse("--detach", "leaving a run behind");
   }
   if (!options.keep.empty()) {
     return refuse("--keep", "keeping machines");
@@ -163,6 +172,7 @@ Result<ResolvedJob> resolve_job(
   if (priced.price && *priced.price < Money()) {
     return Error(ErrorCode::kInvalidInput, "--price must be at least 0");
   }
+  LOCKSTEP_TRY(parse_ports(options.ports, priced.first_port, priced.last_port));
   return priced;
 }
 
@@ -203,33 +213,38 @@ void add_run_options(CLI::App& verb, RunOptions& options, Context& context) {
   add_runs_dir(verb, context);
   verb.add_flag("--dry-run", o.dry_run, "show job, ranks and cost, and stop");
   verb.add_flag("-y,--yes", o.yes, "do not ask");
-  // What needs other machines is refused by name, not as an unknown word.
-  const std::string other = "Other machines (not part of this version)";
-  verb.add_option("--hosts", o.hosts, "hosts, the head first")
-      ->delimiter(',')
+  verb.add_flag(
+      "--detach", o.detach, "leave it running; 'lockstep attach' shows it");
+  const std::string many = "Other machines";
+  verb.add_option("--hosts,-H", o.hosts, "hosts, the head first; a:4 has slots")
+      ->allow_extra_args(false)
       ->type_name("a,b")
-      ->group(other);
+      ->group(many);
   verb.add_option("--hostfile", o.hostfile, "'host slots=N' lines")
       ->type_name("F")
-      ->group(other);
-  verb.add_option("--cluster", o.cluster, "running cluster")
-      ->type_name("C")
-      ->group(other);
-  verb.add_option("--nodes,--nnodes", o.nodes, "nodes")
+      ->group(many);
+  verb.add_option("--nodes,--nnodes", o.nodes, "of the hosts; default: all")
       ->check(CLI::Range(1, 100000))
       ->type_name("N")
-      ->group(other);
-  verb.add_option("--launcher", o.launcher, "how ranks are started")
+      ->group(many);
+  verb.add_option("--ports", o.ports, "that are open between the hosts")
+      ->type_name("A-B")
+      ->group(many);
+  verb.add_option("--launcher", o.launcher, "local, ssh, mpi or slurm")
       ->check(CLI::IsMember({"local", "ssh", "mpi", "slurm"}))
       ->type_name("L")
-      ->group(other);
+      ->group(many);
+  // What is not there yet is refused by name, not as an unknown word.
+  const std::string later = "Not part of this version";
   verb.add_option("--container", o.container, "image for the ranks")
       ->type_name("I")
-      ->group(other);
-  verb.add_flag("--detach", o.detach, "leave it running")->group(other);
+      ->group(later);
+  verb.add_option("--cluster", o.cluster, "running cluster")
+      ->type_name("C")
+      ->group(later);
   verb.add_option("--keep", o.keep, "keep machines for a while")
       ->type_name("D")
-      ->group(other);
+      ->group(later);
 }
 
 }  // namespace lockstep::commands

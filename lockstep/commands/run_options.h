@@ -18,7 +18,7 @@ struct RunOptions {
   std::string hostfile, cluster, launcher, container, keep;
   std::optional<int> nodes, procs;
   std::vector<std::string> envs;
-  std::string workdir, setup, name, ranks = "0";
+  std::string workdir, setup, name, ports, ranks = "0";
   std::string timeout, budget, max_duration, price, grace;
   int retries = 0;
   bool detach = false, dry_run = false, yes = false;
@@ -31,6 +31,7 @@ struct ResolvedJob {
   std::optional<Money> price;  // an hour and node
   std::string source;
   std::optional<Duration> timeout;
+  int first_port = 0, last_port = 0;  // 0: any free one
 };
 
 // Refuses what this version does not have before anything is read.

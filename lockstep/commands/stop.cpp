@@ -1,16 +1,10 @@
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
 
 #include "lockstep/commands/command.h"
-#include "lockstep/launch/process_tree.h"
+#include "lockstep/commands/remote.h"
 #include "lockstep/launch/run_state.h"
-#include "lockstep/os/descriptor.h"
 
 namespace lockstep::commands {
 namespace {
@@ -20,44 +14,50 @@ struct StopOptions {
   bool now = false;
 };
 
-Result<int> stop(const StopOptions& options, const Context& context) {
-  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
-  LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
-  LOCKSTEP_ASSIGN(const auto state, launch::read_run_state(run));
-  if (!state) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format("run {} was not started by 'lockstep run'", run.id()));
-  }
-  if (state->state != "running") {
-    fmt::print(stderr, "run {} is not running: {}\n", run.id(), state->state);
-    return 0;
-  }
-  // The handle first, then the check: after it the pid cannot change hands.
-  const os::Descriptor process(
-      static_cast<int>(::syscall(SYS_pidfd_open, state->pid, 0)));
-  if (!process || launch::start_ticks(state->pid) != state->pid_start) {
-    fmt::print(stderr, "run {} has ended\n", run.id());
-    return 0;
-  }
-  for (int i = 0; i < (options.now ? 2 : 1); ++i) {
-    if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) !=
-            0 &&
-        errno != ESRCH) {
-      return os_error(
-          fmt::format("cannot signal process {}", state->pid), errno);
-    }
-    if (i == 0 && options.now) {
-      // One pending signal is one: let the first be taken.
-      pollfd ended{process.get(), POLLIN, 0};
-      ::poll(&ended, 1, 200);
-    }
-  }
+void tell(const Context& context, const record::RunDirectory& run) {
   if (context.format() == OutputFormat::kTable) {
     fmt::print(stderr, "stopping {}\n", run.id());
   }
-  pollfd ended{process.get(), POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) {}
+}
+
+// Through its head, and until everything is here.
+Result<void> stop_remote(
+    const StopOptions& options,
+    const Context& context,
+    const record::RunDirectory& run,
+    const launch::RunStateFile& state) {
+  const auto mirror = mirror_of(run, state);
+  LOCKSTEP_TRY(mirror->stop(options.now));
+  tell(context, run);
+  while (true) {
+    LOCKSTEP_ASSIGN(
+        const bool complete,
+        mirror->update(os::Deadline::after(std::chrono::seconds(1))));
+    if (complete && !mirror->state().is_running()) {
+      return mirror->fetch_all();
+    }
+  }
+}
+
+Result<int> stop(const StopOptions& options, const Context& context) {
+  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
+  LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
+  LOCKSTEP_ASSIGN(const auto state, state_of(run));
+  if (!state.is_running()) {
+    fmt::print(stderr, "run {} is not running: {}\n", run.id(), state.state);
+    return 0;
+  }
+  if (state.is_remote()) {
+    LOCKSTEP_TRY(stop_remote(options, context, run, state));
+  } else {
+    LOCKSTEP_ASSIGN(const bool running, launch::signal_run(state, options.now));
+    if (!running) {
+      fmt::print(stderr, "run {} has ended\n", run.id());
+      return 0;
+    }
+    tell(context, run);
+    launch::wait_until_ended(state, os::Deadline::never());
+  }
   if (context.format() != OutputFormat::kQuiet) {
     fmt::print("{} stopped\n", run.id());
   }
@@ -72,7 +72,7 @@ void add_stop(CLI::App& app, Context& context) {
   verb->alias("cancel");
   verb->footer("Example: lockstep stop last");
   auto options = std::make_shared<StopOptions>();
-  verb->add_option("run", options->run, "id, the start of one, or 'last'")
+  verb->add_option("run", options->run, "id, name, start of one, or 'last'")
       ->required()
       ->type_name("RUN");
   verb->add_flag("--now", options->now, "without grace");

@@ -412,17 +412,13 @@ Result<void> check_supported(const Job& job) {
     }
   };
   const ResourcesConfig& resources = job.resources;
-  const char* hosts = "running on other hosts";
   const char* cloud = "renting machines";
-  refuse(!resources.hosts.empty(), "resources.hosts", hosts);
-  refuse(!resources.hostfile.empty(), "resources.hostfile", hosts);
-  refuse(job.num_nodes.value_or(1) > 1, "num_nodes", "more than one node");
   refuse(
       !resources.cluster.empty(), "resources.cluster", "running on clusters");
   refuse(
-      !resources.launcher.empty() && resources.launcher != "local",
+      resources.launcher == "mpi" || resources.launcher == "slurm",
       "resources.launcher",
-      "any launcher but 'local'");
+      "any launcher but 'local' and 'ssh'");
   refuse(!resources.cloud.empty(), "resources.cloud", cloud);
   refuse(!resources.region.empty(), "resources.region", cloud);
   refuse(!resources.instance_type.empty(), "resources.instance_type", cloud);
@@ -433,7 +429,12 @@ Result<void> check_supported(const Job& job) {
   refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
   refuse(!resources.image_id.empty(), "resources.image_id", cloud);
   refuse(given(job.container), "container", "running in a container");
-  refuse(!job.file_mounts.empty(), "file_mounts", "mounting files");
+  for (const auto& [name, source] : job.file_mounts) {
+    refuse(
+        source.find("://") != std::string::npos,
+        "file_mounts",
+        "mounting what is not a local path");
+  }
   refuse(!job.outputs.empty(), "outputs", "storing outputs elsewhere");
   refuse(
       !job.optimise.goal.empty() || job.optimise.period ||

@@ -87,9 +87,7 @@ max_duration: 4h
   const auto supported = check_supported(*job);
   ASSERT_FALSE(supported.has_value());
   for (const char* key :
-       {"resources.hosts: running on other hosts is not part of this version",
-        "resources.cloud",
-        "num_nodes",
+       {"resources.cloud: renting machines is not part of this version",
         "container",
         "file_mounts",
         "outputs",
@@ -118,6 +116,37 @@ TEST_F(JobTest, ReadsWhatFollowsAHang) {
       HasSubstr(
           "my-job.yaml:3: hang.after: '0s'; accepted: auto, or a "
           "duration"));
+}
+
+TEST_F(JobTest, TellsTheVariablesOfOneHostFromThoseOfAll) {
+  const auto job = load(
+      "run: x\nenvs: {A: 1, n1: {A: 2, B: 3}, 10.0.0.2: {B: 4}, "
+      "user@n3.lab: {C: 5}}\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_EQ(common_envs(*job), (Environment{{"A", "1"}}));
+  EXPECT_EQ(host_envs(*job, "n1"), (Environment{{"A", "2"}, {"B", "3"}}));
+  EXPECT_EQ(host_envs(*job, "10.0.0.2"), (Environment{{"B", "4"}}));
+  EXPECT_EQ(host_envs(*job, "user@n3.lab"), (Environment{{"C", "5"}}));
+  EXPECT_TRUE(check_host_envs(*job, {"n1", "10.0.0.2", "user@n3.lab"}));
+  const auto unknown = check_host_envs(*job, {"n1", "n2", "user@n3.lab"});
+  ASSERT_FALSE(unknown);
+  EXPECT_THAT(
+      unknown.error().to_string(), HasSubstr("'10.0.0.2' is not a host"));
+  EXPECT_THAT(
+      check_host_envs(*job, {}).error().to_string(), HasSubstr("--hosts"));
+  EXPECT_THAT(
+      error("run: x\nenvs: {n1: {RANK: 1}}\n"), HasSubstr("lockstep sets"));
+}
+
+TEST_F(JobTest, ComesBackFromItsText) {
+  const auto job =
+      load("name: demo\nrun: [prog, 'a b']\nenvs: {n1: {A: 2}}\ngrace: 5s\n");
+  ASSERT_TRUE(job.has_value());
+  const auto again = parse_job(job_text(*job), "orders", {});
+  ASSERT_TRUE(again.has_value()) << again.error().to_string();
+  EXPECT_EQ(job_text(*again), job_text(*job));
+  EXPECT_EQ(host_envs(*again, "n1"), (Environment{{"A", "2"}}));
+  EXPECT_THAT(arguments(*again), ElementsAre("prog", "a b"));
 }
 
 TEST_F(JobTest, NamesAWrongKeyWithItsLine) {

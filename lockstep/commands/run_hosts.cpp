@@ -1,0 +1,576 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "lockstep/base/id.h"
+#include "lockstep/base/log.h"
+#include "lockstep/commands/remote.h"
+#include "lockstep/commands/run_kinds.h"
+#include "lockstep/commands/run_plan.h"
+#include "lockstep/launch/agent_main.h"
+#include "lockstep/launch/head.h"
+#include "lockstep/launch/run_record.h"
+#include "lockstep/os/process.h"
+#include "lockstep/reach/transfer.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Job;
+using nlohmann::json;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr Duration kAnswer = seconds(30);
+constexpr Duration kAgentAnswer = seconds(75);
+constexpr Duration kSetupAnswer = minutes(60 * 12);
+constexpr Duration kStopPatience = seconds(15);
+
+// One host on its way to take part.
+struct Node {
+  std::string host;  // as the user wrote it
+  std::unique_ptr<reach::Session> session;
+  int procs = 1;
+  int cores = 1;
+  int gpus = 0;
+  os::Path home;  // of lockstep there
+  os::Path workdir, trainer;
+  launch::Environment environment;
+  std::string setup_log;
+};
+
+// All errors as one, a line each. What the user must change gives its code,
+// else the machines failed.
+Result<void> joined_errors(const std::vector<Error>& errors) {
+  if (errors.empty()) {
+    return {};
+  }
+  std::string text;
+  bool input = true;
+  for (const Error& error : errors) {
+    text += (text.empty() ? "" : "\n") + error.to_string();
+    input &= error.code() == ErrorCode::kInvalidInput ||
+             error.code() == ErrorCode::kExists;
+  }
+  return Error(
+      input ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable, text);
+}
+
+class HostsRun {
+ public:
+  explicit HostsRun(const RunOrder& order)
+      : order_(order), job_(order.priced.job) {}
+
+  // Reaches the hosts and plans the ranks.
+  Result<void> plan() {
+    std::vector<std::string> names;
+    for (const auto& host : order_.hosts) {
+      names.push_back(host.host);
+    }
+    LOCKSTEP_TRY(launch::check_host_envs(job_, names));
+    const int wanted =
+        order_.options.nodes.value_or(job_.num_nodes.value_or(0));
+    if (wanted > static_cast<int>(names.size())) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format("{} nodes are wanted of {} hosts", wanted, names.size()));
+    }
+    if (wanted > 0) {
+      names.resize(static_cast<size_t>(wanted));
+    }
+    LOCKSTEP_ASSIGN(trainer_, find_far_trainer());
+    LOCKSTEP_ASSIGN(
+        argv_,
+        launch::job_command(
+            job_, far_trainer_.empty() ? trainer_ : far_trainer_, 0));
+    LOCKSTEP_TRY(reach(names));
+    LOCKSTEP_TRY(each([&](Node& node) { return ask_facts(node); }));
+    return plan_ranks();
+  }
+
+  const launch::RankPlan& rank_plan() const { return plan_; }
+  const std::vector<std::string>& argv() const { return argv_; }
+  const record::RunDirectory& run() const { return *run_; }
+
+  // Everything that ranks need is on every node; nothing runs yet.
+  Result<void> prepare() {
+    LOCKSTEP_ASSIGN(
+        run_,
+        record::RunDirectory::create(
+            fs::absolute(order_.settings.runs_dir).lexically_normal(),
+            job_.name));
+    std::optional<reach::ProgramSet> set;
+    if (!trainer_.empty()) {
+      LOCKSTEP_ASSIGN(set, reach::program_set(trainer_, cache_folder()));
+    }
+    const auto prepared = each([&](Node& node) -> Result<void> {
+      return prepare_node(node, set ? &*set : nullptr);
+    });
+    write_setup_log();
+    if (!prepared) {
+      std::error_code ignored;
+      if (job_.setup.empty()) {
+        fs::remove_all(run_->path(), ignored);
+      }
+      return prepared;
+    }
+    return {};
+  }
+
+  // Head and agents run; from here on the run has a life of its own.
+  Result<void> start() {
+    const Key key = make_key();
+    LOCKSTEP_ASSIGN(
+        const json head,
+        nodes_[0].session->call(
+            "head",
+            {{"spec", launch::to_json(head_spec(key))}},
+            os::Deadline::after(kAnswer)));
+    head_runs_ = true;
+    const std::vector<std::string> local = head_addresses(head, true);
+    const std::vector<std::string> others = head_addresses(head, false);
+    const auto started = each([&](Node& node) -> Result<void> {
+      launch::AgentSpec spec;
+      spec.run_id = run_->id();
+      spec.key = to_hex(key);
+      spec.node = static_cast<int>(&node - nodes_.data());
+      spec.head_addresses = spec.node == 0 || others.empty() ? local : others;
+      spec.folder = folder_of(node);
+      LOCKSTEP_TRY(node.session->call(
+          "agent",
+          {{"spec", launch::to_json(spec)}},
+          os::Deadline::after(kAgentAnswer)));
+      return {};
+    });
+    if (!started) {
+      stop_head();
+      return started;
+    }
+    return write_first_state();
+  }
+
+  // The run cannot begin: what was started ends.
+  void stop_head() {
+    if (!head_runs_) {
+      return;
+    }
+    const json where = {{"directory", head_directory().string()}};
+    json stop = where;
+    stop["now"] = true;
+    (void)nodes_[0]
+        .session->call("stop", stop, os::Deadline::after(kAnswer))
+        .has_value();
+    const auto deadline = os::Deadline::after(kStopPatience);
+    while (!deadline.passed()) {
+      const auto answer = nodes_[0].session->call("state", where, deadline);
+      if (!answer) {
+        break;
+      }
+      const auto state =
+          launch::parse_run_state(answer->value("state", ""), nodes_[0].host);
+      if (!state || !state->is_running()) {
+        break;
+      }
+      os::real_clock().sleep_for(std::chrono::milliseconds(50));
+    }
+    std::error_code ignored;
+    fs::remove_all(run_->path(), ignored);
+  }
+
+  Result<std::unique_ptr<launch::Mirror>> mirror() {
+    auto session = std::move(nodes_[0].session);
+    nodes_.clear();  // the other sessions are not needed any more
+    LOCKSTEP_ASSIGN(const auto state, state_of(*run_));
+    return mirror_of(*run_, state, std::move(session));
+  }
+
+  std::string first_line() const {
+    return headline(
+        run_->id(), plan_.world_size(), plan_.nodes.size(), program());
+  }
+
+ private:
+  // The loopback of the head is no way to it from other nodes.
+  static std::vector<std::string> head_addresses(
+      const json& head,
+      bool loopback) {
+    std::vector<std::string> addresses;
+    for (const json& one : head.at("addresses")) {
+      const std::string address = one.get<std::string>();
+      if (loopback || !address.starts_with("127.")) {
+        addresses.push_back(
+            fmt::format("{}:{}", address, head.at("port").get<int>()));
+      }
+    }
+    return addresses;
+  }
+
+  bool has_train() const {
+    return job_.train.kind() != config::Node::Kind::kNull;
+  }
+
+  // $LOCKSTEP_TRAINER_REMOTE is one that is on every node already.
+  Result<os::Path> find_far_trainer() {
+    const char* there = std::getenv("LOCKSTEP_TRAINER_REMOTE");
+    if (has_train() && there != nullptr && *there != 0) {
+      far_trainer_ = there;
+      return os::Path();
+    }
+    return find_trainer(job_);
+  }
+
+  static os::Path cache_folder() {
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    return cache != nullptr && *cache != 0
+               ? os::Path(cache) / "lockstep"
+               : os::Path(home == nullptr ? "/tmp" : home) / ".cache" /
+                     "lockstep";
+  }
+
+  // A thread a node; the errors of all.
+  Result<void> each(const std::function<Result<void>(Node&)>& action) {
+    std::vector<Result<void>> results(nodes_.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      threads.emplace_back([&, i] { results[i] = action(nodes_[i]); });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    std::vector<Error> errors;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!results[i]) {
+        errors.push_back(with_host(std::move(results[i].error()), nodes_[i]));
+      }
+    }
+    return joined_errors(errors);
+  }
+
+  static Error with_host(Error error, const Node& node) {
+    return error.to_string().find(node.host) == std::string::npos
+               ? std::move(error).with_context(node.host)
+               : std::move(error);
+  }
+
+  Result<void> reach(const std::vector<std::string>& names) {
+    auto sessions = reach::reach_all(names, reach_options());
+    std::vector<Error> errors;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!sessions[i]) {
+        // Whatever it was, it was about a machine.
+        errors.emplace_back(
+            ErrorCode::kUnavailable, sessions[i].error().to_string());
+        continue;
+      }
+      Node node;
+      node.host = names[i];
+      node.session = std::move(*sessions[i]);
+      nodes_.push_back(std::move(node));
+    }
+    return joined_errors(errors);
+  }
+
+  static Result<void> ask_facts(Node& node) {
+    LOCKSTEP_ASSIGN(
+        const json facts,
+        node.session->call(
+            "facts", json::object(), os::Deadline::after(kAnswer)));
+    node.cores = facts.value("cores", 1);
+    node.gpus = static_cast<int>(facts.value("gpus", json::array()).size());
+    node.home = facts.value("lockstep_home", "");
+    node.environment = facts.value("environment", launch::Environment());
+    for (const char* name :
+         {"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND", "SSH_TTY"}) {
+      node.environment.erase(name);
+    }
+    return {};
+  }
+
+  Result<void> plan_ranks() {
+    std::vector<int> by_facts;
+    for (const Node& node : nodes_) {
+      by_facts.push_back(std::max(1, node.gpus));
+    }
+    const std::vector<launch::HostSlots> hosts(
+        order_.hosts.begin(),
+        order_.hosts.begin() + static_cast<ptrdiff_t>(nodes_.size()));
+    LOCKSTEP_ASSIGN(
+        const std::vector<int> ranks,
+        launch::ranks_by_host(
+            hosts,
+            static_cast<int>(nodes_.size()),
+            job_.procs_per_node.value_or(0),
+            by_facts));
+    std::vector<launch::PlannedNode> planned;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      nodes_[i].procs = ranks[i];
+      planned.push_back({nodes_[i].host, ranks[i], nodes_[i].cores, ""});
+    }
+    LOCKSTEP_ASSIGN(plan_, launch::plan_ranks(std::move(planned)));
+    return {};
+  }
+
+  Result<void> prepare_node(Node& node, const reach::ProgramSet* set) {
+    node.trainer = far_trainer_;
+    if (set != nullptr) {
+      reach::Sent sent;
+      LOCKSTEP_ASSIGN(
+          node.trainer, reach::send_program(*node.session, *set, &sent));
+      say_sent(node, "lockstep-train", sent);
+    }
+    reach::Sent sent;
+    LOCKSTEP_ASSIGN(
+        node.workdir,
+        reach::sync_folder(
+            *node.session, job_.workdir, &sent, {runs_folder()}));
+    say_sent(node, "workdir", sent);
+    for (const auto& [name, source] : job_.file_mounts) {
+      LOCKSTEP_TRY(mount(node, name, source));
+    }
+    if (!job_.setup.empty()) {
+      LOCKSTEP_TRY(
+          reach::run_setup(
+              *node.session,
+              node.workdir,
+              job_.setup,
+              node.setup_log,
+              os::Deadline::after(kSetupAnswer)));
+    }
+    return check_program(node);
+  }
+
+  os::Path runs_folder() const {
+    return fs::absolute(order_.settings.runs_dir).lexically_normal();
+  }
+
+  static void
+  say_sent(const Node& node, const char* what, const reach::Sent& sent) {
+    if (sent.files + sent.removed > 0) {
+      log_debug(
+          fmt::format(
+              "{}: {}: {} files, {} sent, {} removed",
+              node.host,
+              what,
+              sent.files,
+              format_bytes(Bytes{sent.bytes}),
+              sent.removed));
+    }
+  }
+
+  Result<void>
+  mount(Node& node, const std::string& name, const std::string& source) {
+    const os::Path path = fs::absolute(source).lexically_normal();
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "file_mounts.{}: {} is not a folder", name, path.string()));
+    }
+    LOCKSTEP_ASSIGN(
+        const os::Path there, reach::sync_folder(*node.session, path));
+    LOCKSTEP_TRY(node.session->call(
+        "mount",
+        {{"target", there.string()},
+         {"name", name},
+         {"workdir", node.workdir.string()}},
+        os::Deadline::after(kAnswer)));
+    return {};
+  }
+
+  Result<void> check_program(Node& node) {
+    const auto envs = launch::common_envs(job_);
+    const auto wanted = envs.find("PATH");
+    const auto inherited = node.environment.find("PATH");
+    const auto checked = node.session->call(
+        "check",
+        {{"program", has_train() ? node.trainer.string() : argv_[0]},
+         {"workdir", node.workdir.string()},
+         {"path",
+          wanted != envs.end() ? wanted->second
+          : inherited != node.environment.end()
+              ? inherited->second
+              : std::string("/usr/local/bin:/usr/bin:/bin")}},
+        os::Deadline::after(kAnswer));
+    if (checked) {
+      return {};
+    }
+    // What is to run is the user's to say, wherever it is missing.
+    const ErrorCode code = checked.error().code();
+    if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission) {
+      return Error(ErrorCode::kInvalidInput, checked.error().to_string());
+    }
+    return Error(checked.error());
+  }
+
+  void write_setup_log() {
+    std::string text;
+    for (const Node& node : nodes_) {
+      if (!node.setup_log.empty()) {
+        text += fmt::format("--- {}\n{}", node.host, node.setup_log);
+        text += text.ends_with('\n') ? "" : "\n";
+      }
+    }
+    if (text.empty()) {
+      return;
+    }
+    const auto file =
+        os::real_files().open_append(run_->path() / "ranks" / "setup.log");
+    if (file) {
+      (void)(*file)->append(text).has_value();
+    }
+  }
+
+  os::Path head_directory() const {
+    return nodes_[0].home / "runs" / run_->id();
+  }
+
+  os::Path folder_of(const Node& node) const {
+    return node.home / "nodes" /
+           fmt::format("{}-{}", run_->id(), &node - nodes_.data());
+  }
+
+  std::string program() const { return program_name(job_, argv_); }
+
+  std::optional<Money> price() const {
+    if (!order_.priced.price) {
+      return {};
+    }
+    return *order_.priced.price * static_cast<double>(plan_.nodes.size());
+  }
+
+  launch::HeadSpec head_spec(const Key& key) const {
+    Job job = job_;
+    job.envs = launch::common_envs(job_);
+    launch::HeadSpec spec;
+    spec.launcher = "ssh";
+    spec.run_id = run_->id();
+    spec.name = job.name;
+    spec.runs_dir = nodes_[0].home / "runs";
+    spec.job = launch::job_text(job);
+    spec.secrets = job.secret_values;
+    spec.key = to_hex(key);
+    for (const Node& node : nodes_) {
+      launch::HeadNode one;
+      one.host = node.host;
+      one.procs = node.procs;
+      one.workdir = node.workdir;
+      one.trainer = node.trainer;
+      one.folder = folder_of(node);
+      one.environment = node.environment;
+      one.envs = launch::host_envs(job_, node.host);
+      spec.nodes.push_back(std::move(one));
+    }
+    spec.command = repeat_command(job, order_.context);
+    spec.program = program();
+    spec.retries = order_.options.retries;
+    spec.timeout = order_.priced.timeout;
+    spec.price_per_hour = price();
+    spec.price_source = order_.priced.source;
+    spec.first_port = order_.priced.first_port;
+    spec.last_port = order_.priced.last_port;
+    return spec;
+  }
+
+  Result<void> write_first_state() {
+    launch::RunRequest request;
+    request.job = job_;
+    request.plan = plan_;
+    request.program = program();
+    request.price_per_hour = price();
+    launch::RunStateFile state = launch::first_state(*run_, request);
+    state.launcher = "ssh";
+    state.host = nodes_[0].host;
+    state.pid = 0;
+    state.pid_start = 0;
+    state.head_host = nodes_[0].host;
+    state.head_directory = head_directory().string();
+    for (const Node& node : nodes_) {
+      state.hosts.push_back(node.host);
+    }
+    state.command = repeat_command(job_, order_.context);
+    state.price_source = order_.priced.source;
+    return launch::begin_record(*run_, launch::job_yaml(job_), state);
+  }
+
+  const RunOrder& order_;
+  const Job& job_;
+  os::Path trainer_;      // here; empty: none has to be sent
+  os::Path far_trainer_;  // that is on the nodes already
+  std::vector<std::string> argv_;
+  std::vector<Node> nodes_;
+  launch::RankPlan plan_;
+  std::optional<record::RunDirectory> run_;
+  bool head_runs_ = false;
+};
+
+// Runs what may take long beside a look at the signals: before the run has
+// begun Ctrl-C ends us at once, and what we hold elsewhere ends with us.
+Result<void> interruptible(
+    launch::StopSignals& signals,
+    const std::function<Result<void>()>& action,
+    const std::function<void()>& clean) {
+  Result<void> result;
+  const os::Descriptor done(::eventfd(0, EFD_CLOEXEC));
+  std::thread worker([&] {
+    result = action();
+    constexpr uint64_t kOne = 1;
+    (void)!::write(done.get(), &kOne, sizeof kOne);
+  });
+  while (true) {
+    pollfd sources[] = {
+        {signals.descriptor(), POLLIN, 0}, {done.get(), POLLIN, 0}};
+    ::poll(sources, 2, -1);
+    if ((sources[1].revents & POLLIN) != 0) {
+      break;
+    }
+    if (signals.take() != 0) {
+      clean();
+      std::fputs("lockstep: interrupted before the run began\n", stderr);
+      std::_Exit(130);
+    }
+  }
+  worker.join();
+  return result;
+}
+
+}  // namespace
+
+Result<int> run_on_hosts(const RunOrder& order) {
+  // Before any thread is there.
+  launch::StopSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);
+  HostsRun hosts(order);
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }, [] {}));
+  if (order.options.dry_run) {
+    print_plan(
+        order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
+    return 0;
+  }
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }, [] {}));
+  LOCKSTEP_TRY(hosts.start());
+  LOCKSTEP_ASSIGN(const auto mirror, hosts.mirror());
+  if (order.options.detach) {
+    print_detached(hosts.run(), order.settings, order.context.format());
+    return 0;
+  }
+  Watch watch;
+  watch.format = order.context.format();
+  watch.first_line = hosts.first_line();
+  watch.follow.all_ranks = order.options.ranks == "all";
+  watch.follow.from_start = true;
+  return watch_run(hosts.run(), mirror.get(), signals, watch);
+}
+
+}  // namespace lockstep::commands
