@@ -95,3 +95,32 @@ def test_sweep_over_nodes(control):
         (row,) = csv.DictReader(file)
     # By rank, whatever host told it first.
     assert [row[f"t{rank}"] for rank in range(4)] == ["0.1", "0.2", "0.3", "0.4"]
+
+
+def test_a_killed_sweep_ends_its_run_when_it_goes_on(control, hosts):
+    """A run on other machines outlives the sweep that was killed; the next one
+    stops it before it starts its own."""
+    marker = "sleeper-" + control.marker
+    (control.folder / "work" / "program").write_text(
+        f"#!/bin/bash\n[ -e wait ] || exit 0\nexec -a {marker} sleep 1000\n"
+    )
+    os.chmod(control.folder / "work" / "program", 0o755)
+    (control.folder / "work" / "wait").touch()
+    control.script("job.yaml", "name: tiny\nrun: ./program\nworkdir: work\n")
+    words = ("sweep", "job.yaml", "--hosts", "n1", "--repeat", "1", "--out", "out")
+    words += ("--grace", "5s")
+    process = control.start(*words)
+
+    def sleeping():
+        return marker in hosts.run("n1", "cat /proc/[0-9]*/cmdline", check=False)
+
+    testbed.wait_for(sleeping, "the rank sleeps on n1", PATIENCE)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    (control.folder / "work" / "wait").unlink()
+    result = control.call(*words, "--output", "json", timeout=PATIENCE)
+    assert result.returncode == 0, result.stderr
+    (one,) = json.loads(result.stdout)["configurations"]
+    assert one["repeats"] == 1 and one["failures"] == 0
+    assert not sleeping()
+    control.assert_nothing_left()
