@@ -25,6 +25,7 @@ constexpr size_t kMostKept = 20000;                // reports not yet heard
 constexpr size_t kMostBatch = 500;                 // reports in a message
 constexpr Duration kForsakenGrace = seconds(2);
 constexpr Duration kWelcomeTime = seconds(5);
+constexpr Duration kNobody = seconds(5);     // listens where the head was
 constexpr Duration kFarewell = seconds(10);  // for the last words of a shim
 
 class AgentLoop {
@@ -351,7 +352,8 @@ class AgentLoop {
     if (busy_ && time - heard_ > lease_) {
       forsake("the head is silent and the lease is over");
     }
-    if (joined_ && time - heard_ > options_.rejoin) {
+    if (joined_ && (time - heard_ > options_.rejoin ||
+                    (channel_ == nullptr && dialer_.refused() > kNobody))) {
       leaving_ = true;
     }
     if (channel_ != nullptr && welcomed_ && time - heard_ > lease_) {

@@ -76,10 +76,23 @@ Duration Dialer::wait() const {
   return std::max(Duration(0), Duration(until - now));
 }
 
+Duration Dialer::refused() const {
+  return refused_since_ ? os::real_clock().now() - *refused_since_
+                        : Duration(0);
+}
+
+void Dialer::note_trouble(const std::string& address, const std::string& what) {
+  trouble_ = what;
+  if (what.find(::strerror(ECONNREFUSED)) != std::string::npos &&
+      !address.starts_with("127.") && !refused_since_) {
+    refused_since_ = os::real_clock().now();
+  }
+}
+
 void Dialer::dial(const std::string& address) {
   Result<os::Descriptor> socket = begin_connect(address);
   if (!socket) {
-    trouble_ = socket.error().message();
+    note_trouble(address, socket.error().message());
     return;
   }
   tries_.push_back(
@@ -96,13 +109,15 @@ std::optional<Dialer::Found> Dialer::advance() {
   std::vector<std::string> messages;
   for (size_t i = 0; i < tries_.size();) {
     if (const auto result = tries_[i].channel->pump(messages); !result) {
-      trouble_ =
-          fmt::format("{}: {}", tries_[i].address, result.error().message());
+      note_trouble(
+          tries_[i].address,
+          fmt::format("{}: {}", tries_[i].address, result.error().message()));
       tries_.erase(tries_.begin() + static_cast<ptrdiff_t>(i));
       next_dial_ = now;  // no need to wait for that one
     } else if (tries_[i].channel->ready()) {
       Found found{std::move(tries_[i].channel), tries_[i].address};
       tries_.clear();
+      refused_since_.reset();
       next_ = 0;
       next_dial_ = round_end_ = now;
       return found;

@@ -34,6 +34,9 @@ class Dialer {
   Duration wait() const;
   // Call after poll(). The channel is ready.
   std::optional<Found> advance();
+  // For how long the head's machine has answered that nobody listens there:
+  // the head is gone. Our own loopback does not count.
+  Duration refused() const;
   // What went wrong last, for the message of who gives up.
   const std::string& trouble() const { return trouble_; }
 
@@ -43,6 +46,7 @@ class Dialer {
     std::string address;
   };
   void dial(const std::string& address);
+  void note_trouble(const std::string& address, const std::string& what);
   std::vector<std::string> addresses_;
   Key key_;
   std::vector<Try> tries_;
@@ -50,6 +54,7 @@ class Dialer {
   os::Instant next_dial_{};
   os::Instant round_end_{};
   std::string trouble_;
+  std::optional<os::Instant> refused_since_;
 };
 
 // The address of our end of a socket and the interface that has it.

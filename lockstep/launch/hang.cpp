@@ -139,6 +139,7 @@ void HangWatch::begin() {
   ranks_.clear();
   places_.clear();
   asked_.clear();
+  waiting_.clear();
   excused_until_.reset();
   last_look_.reset();
   told_.reset();
@@ -155,13 +156,13 @@ void HangWatch::take(
     }
   } else if (const auto* exited = std::get_if<RankExited>(&report)) {
     ranks_.erase(exited->rank);
-    asked_.erase(exited->rank);
+    waiting_.erase(exited->rank);
     pace_.ended(exited->rank);
   } else if (const auto* event = std::get_if<RankEvent>(&report)) {
     pace_.take(event->event, now);
   } else if (const auto* place = std::get_if<RankPlace>(&report)) {
     places_[place->rank] = *place;
-    asked_.erase(place->rank);
+    waiting_.erase(place->rank);
   }
 }
 
@@ -183,8 +184,18 @@ HangNews HangWatch::look(os::Instant now) {
   }
   if (state_ == State::kWatching &&
       (!excused_until_ || now >= *excused_until_)) {
-    ask(*stall, now, news);
-  } else if (state_ == State::kAsking && (asked_.empty() || now >= give_up_)) {
+    state_ = State::kAsking;
+    give_up_ = now + kAnswer;
+    places_.clear();
+    asked_.clear();
+    waiting_.clear();
+  }
+  if (state_ != State::kAsking) {
+    return news;
+  }
+  // Ranks of one group pass their limits a little apart.
+  ask(*stall, news);
+  if (waiting_.empty() || now >= give_up_) {
     if (std::optional<Hang> hang = judge(*stall)) {
       state_ = State::kTold;
       told_ = hang;
@@ -197,14 +208,11 @@ HangNews HangWatch::look(os::Instant now) {
   return news;
 }
 
-void HangWatch::ask(const Stall& stall, os::Instant now, HangNews& news) {
-  state_ = State::kAsking;
-  give_up_ = now + kAnswer;
-  places_.clear();
-  asked_.clear();
+void HangWatch::ask(const Stall& stall, HangNews& news) {
   const auto want = [&](int rank) {
     if (ranks_.contains(rank) && asked_.size() < kMostAsked &&
         asked_.insert(rank).second) {
+      waiting_.insert(rank);
       news.inspect.push_back(rank);
     }
   };

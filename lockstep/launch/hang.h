@@ -58,7 +58,8 @@ class HangWatch {
     int pid = 0;
   };
   enum class State { kWatching, kAsking, kTold };
-  void ask(const Stall& stall, os::Instant now, HangNews& news);
+  // About the ranks of the stall that were not asked about yet.
+  void ask(const Stall& stall, HangNews& news);
   // None while the ranks have an excuse.
   std::optional<Hang> judge(const Stall& stall) const;
 
@@ -66,8 +67,9 @@ class HangWatch {
   State state_ = State::kWatching;
   std::map<int, Rank> ranks_;  // that run
   std::map<int, RankPlace> places_;
-  std::set<int> asked_;
-  os::Instant give_up_;  // on answers
+  std::set<int> asked_;    // in this stall
+  std::set<int> waiting_;  // of them, for an answer
+  os::Instant give_up_;    // on answers
   std::optional<os::Instant> excused_until_;
   std::optional<os::Instant> last_look_;
   std::optional<Hang> told_;

@@ -133,6 +133,18 @@ TEST_F(HangTest, GivesABusyRankMoreTime) {
   EXPECT_EQ(hangs_[0].rank, 0);
 }
 
+TEST_F(HangTest, AsksAlsoWhoPassesItsLimitLater) {
+  start(4);
+  train(50);
+  pass(seconds(3));
+  step(2, 50);  // heard of later than the others
+  step(3, 50);
+  places_[3] = at(3, "stopped (by SIGSTOP or a terminal)");
+  pass(seconds(9));
+  ASSERT_EQ(hangs_.size(), 1);
+  EXPECT_EQ(hangs_[0].rank, 3);
+}
+
 TEST_F(HangTest, DoesNotExcuseSpinningInACollective) {
   start(2);
   train(50);

@@ -23,6 +23,19 @@ Duration median(const std::deque<Duration>& gaps) {
   return *middle;
 }
 
+// As a person would say it: without the longest pause. Reports come in
+// batches, so the median may be next to nothing.
+Duration usual(const std::deque<Duration>& gaps) {
+  if (gaps.size() < 2) {
+    return gaps.empty() ? Duration(0) : gaps.front();
+  }
+  Duration sum{};
+  for (const Duration gap : gaps) {
+    sum += gap;
+  }
+  return (sum - std::ranges::max(gaps)) / static_cast<int>(gaps.size() - 1);
+}
+
 bool is_training(const std::string& phase) {
   return phase.empty() || phase.starts_with("train");
 }
@@ -109,7 +122,7 @@ Pace::Limits Pace::limits(const Rank& rank) const {
       rank.gaps.empty() ? Duration(0) : std::ranges::max(rank.gaps);
   const Duration by_pace = std::max(
       {kShortestHang,
-       median(rank.gaps) * kManySteps,
+       std::max(median(rank.gaps), usual(rank.gaps)) * kManySteps,
        slowest * kManyPauses,
        longest});
   if (rank.steps_seen <= kWarmUp) {
@@ -123,6 +136,7 @@ Pace::Limits Pace::limits(const Rank& rank) const {
 std::optional<Stall> Pace::check(os::Instant now) const {
   Stall stall;
   std::optional<int64_t> lowest;
+  bool overdue = false;
   for (const auto& [number, rank] : ranks_) {
     if (!rank.told) {
       continue;
@@ -131,9 +145,11 @@ std::optional<Stall> Pace::check(os::Instant now) const {
     stall.ahead = std::max(stall.ahead, rank.step);
     const Limits limit = limits(rank);
     const Duration silent = now - rank.last;
-    if (silent <= limit.soft) {
+    // Limits differ a little between ranks of one group that has stopped.
+    if (silent <= limit.soft / 2) {
       continue;
     }
+    overdue = overdue || silent > limit.soft;
     stall.firm = stall.firm || silent > limit.firm;
     stall.ranks.push_back(
         {number,
@@ -141,7 +157,7 @@ std::optional<Stall> Pace::check(os::Instant now) const {
          silent,
          is_training(rank.phase) ? "" : rank.phase});
   }
-  if (stall.ranks.empty()) {
+  if (!overdue) {
     return {};
   }
   // In a synchronous group all stop within a step of each other: who was heard
@@ -155,7 +171,7 @@ std::optional<Stall> Pace::check(os::Instant now) const {
   });
   stall.behind =
       first.step == *lowest && as_low == 1 && stall.ahead > first.step;
-  stall.usual = median(first.gaps);
+  stall.usual = usual(first.gaps);
   return stall;
 }
 

@@ -33,7 +33,9 @@ struct Stall {
     Duration silent{};
     std::string phase;  // empty: training
   };
-  std::vector<Rank> ranks;  // all that are overdue, the furthest behind first
+  // All that are overdue, or silent for half their limit while another is; the
+  // furthest behind first.
+  std::vector<Rank> ranks;
   int64_t ahead = 0;        // the highest step of any rank
   bool behind = false;      // the first is alone at the lowest step
   Duration usual{};         // the usual time of a step; 0: not known
