@@ -1,5 +1,6 @@
 """Runs on other hosts through ssh: four real sshd in namespaces."""
 
+import hashlib
 import json
 import os
 import re
@@ -8,10 +9,15 @@ import subprocess
 import time
 
 import pytest
-from control import Control, wait_for
+from control import BUILD, Control, wait_for
 from testbed import Hosts, needs_root
 
 pytestmark = needs_root
+
+TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", str(BUILD / "bin" / "lockstep-train"))
+needs_trainer = pytest.mark.skipif(
+    not os.path.exists(TRAINER), reason="lockstep-train is not built"
+)
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +209,9 @@ def started(control, words):
         if process.poll() is not None:
             raise AssertionError(process.communicate())
         for run in control.runs():
-            if run.path not in before and (run.path / "ranks" / "1.log").exists():
-                if "ready" in run.log(0) and "ready" in run.log(1):
+            logs = [run.path / "ranks" / f"{rank}.log" for rank in (0, 1)]
+            if run.path not in before and all(log.exists() for log in logs):
+                if all("ready" in log.read_text() for log in logs):
                     return run
 
     return process, wait_for(ready, 120)
@@ -270,7 +277,7 @@ def test_the_client_is_killed_and_comes_back(hosts, control):
     for rank in (0, 1):
         assert_whole(run.log(rank), rank)
     assert run.log(1).startswith(seen)
-    head = run.state()["head_directory"].replace("/root", "~", 1)
+    head = run.state()["head_directory"]
     for rank in (0, 1):
         there = hosts.ssh("n1", f"cat {head}/ranks/{rank}.log")
         assert there == run.log(rank)
@@ -444,3 +451,111 @@ def test_secrets_reach_ranks_and_nothing_else(hosts, control):
     for alias in ("n1", "n2"):
         found = hosts.ssh(alias, f"grep -rl {secret} ~/.cache/lockstep || true").split()
         assert all("/ranks/" in name for name in found), found
+
+
+def test_a_rank_that_prints_much_is_mirrored_whole(hosts, control):
+    # 20 MB a rank, in lines of 1,000 bytes, and no end of line at the end.
+    text = (
+        "import os, sys\n"
+        "line = 'x' * 992\n"
+        "for i in range(20000):\n"
+        "    sys.stdout.write(f'{i:6d} {line}\\n')\n"
+        "sys.stdout.write(f'end of {os.environ[\"RANK\"]}')\n"
+    )
+    (control.work / "much.py").write_text(text)
+    with open(control.folder / "shown", "w") as shown:
+        process = control.start(
+            *run_words(control, "--hosts", "n1,n2", "--", "python3", "much.py"),
+            stderr=shown,
+        )
+        most = 0
+        while process.poll() is None:
+            try:
+                status = open(f"/proc/{process.pid}/status").read()
+                most = max(most, int(re.search(r"VmRSS:\s+(\d+)", status).group(1)))
+            except (OSError, AttributeError):
+                pass
+            time.sleep(0.02)
+    assert process.returncode == 0
+    assert most < 60_000, f"the client took {most} kB"
+    run = control.run()
+    for rank in (0, 1):
+        lines = run.log(rank).split("\n")
+        assert len(lines) == 20001 and lines[-1] == f"end of {rank}"
+        assert all(int(line[:6]) == i for i, line in enumerate(lines[:-1]))
+
+
+TRAIN = """name: tiny
+train:
+  recipe: dcgan
+  data: {name: synthetic, length: 64, image_size: 16, batch_size: 4}
+  model: {nz: 8, ngf: 4, ndf: 4}
+  trainer: {device: cpu, max_epochs: 1, log_every: 1, checkpoint_every: 2}
+  validation_samples: 16
+"""
+
+
+@needs_trainer
+def test_the_trainer_on_two_hosts(hosts, control):
+    """Over the TCP ring; what it left is here at the end."""
+    job = control.folder / "tiny.yaml"
+    job.write_text(TRAIN)
+    here = {"LOCKSTEP_TRAINER_BIN": TRAINER}
+    done = control.call(
+        *run_words(control, "--hosts", "n1,n2", "--procs", "2", job),
+        *("--env", "OMP_NUM_THREADS=1"),
+        timeout=300,
+        env=here,
+    )
+    assert done.returncode == 0, done.stderr
+    run = control.run()
+    rows = [one for one in run.events() if one["kind"] == "iteration"]
+    assert {one["rank"] for one in rows} == {0, 1, 2, 3}
+    assert {one["node"] for one in rows} == {"node1", "node2"}
+    init = [one for one in run.events() if one["kind"] == "init" and one["rank"] == 3]
+    assert init[0]["facts"]["collective"] == "host", init
+    for name in ("checkpoints/last.safetensors", "metrics.csv", "timing.csv", "logbook.md"):
+        assert (run.path / name).stat().st_size > 0, name
+    assert list((run.path / "samples").glob("*.png"))
+    assert list((run.path / "tensorboard").iterdir())
+    last = run.path / "checkpoints" / "last.safetensors"
+    there = f"{run.state()['head_directory']}/checkpoints/last.safetensors"
+    theirs = hosts.ssh("n1", f"sha256sum {there}").split()[0]
+    assert hashlib.sha256(last.read_bytes()).hexdigest() == theirs
+    assert_nothing_left(hosts, control)
+
+
+@needs_trainer
+def test_a_restart_resumes_on_every_host(hosts, control):
+    """Only the head has the checkpoint; rank 1 gets it from rank 0."""
+    script(
+        control,
+        "once",
+        '#!/bin/bash\n"$@" & child=$!\n'
+        'if [ "$RANK" = 1 ] && [ "$LOCKSTEP_GENERATION" = 0 ]; then\n'
+        "  until grep -qs '\"step\":6' $LOCKSTEP_EVENTS; do sleep 0.05; done\n"
+        "  kill -9 $child; exit 9\nfi\nwait $child\n",
+    )
+    words = ["dcgan", "data=synthetic", "data.length=256", "data.image_size=16"]
+    words += ["data.batch_size=4", "model.nz=8", "model.ngf=4", "model.ndf=4"]
+    words += ["trainer.device=cpu", "trainer.max_epochs=1", "trainer.checkpoint_every=2"]
+    words += ["validation_samples=16"]
+    done = control.call(
+        *run_words(control, "--hosts", "n1,n2", "--retries", "2"),
+        *("--env", "OMP_NUM_THREADS=1"),
+        *("--", "./once", TRAINER, *words),
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    run = control.run()
+    assert run.state()["generation"] == 1
+    assert "resumed from" in run.log(0)
+    events = run.events()
+    began = [i for i, one in enumerate(events) if (one["kind"], one["rank"]) == ("init", -1)]
+    assert len(began) == 2
+    for rank in (0, 1):
+        rows = [one for one in events[began[1] :] if one["kind"] == "iteration"]
+        steps = [one["step"] for one in rows if one["rank"] == rank]
+        assert steps == list(range(steps[0], 33)), (rank, steps)
+        assert steps[0] == rows[0]["step"] > 4
+    assert_nothing_left(hosts, control)
