@@ -1,0 +1,276 @@
+"""Supervision over hosts with real sshd: deaths, hangs, cuts, strangers. Each
+test says who was at fault, within its time, and that nothing is left anywhere."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from control import Control, wait_for
+from testbed import Hosts, needs_root
+
+pytestmark = needs_root
+PROGRAM = pathlib.Path(__file__).with_name("synchronous.py")
+SLACK = 6  # seconds, for a machine with other work
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with Hosts(3) as made:
+        yield made
+
+
+class Live:
+    """A run over hosts, its standard error read as it comes."""
+
+    def __init__(self, control, hosts, process):
+        self.control, self.hosts, self.process = control, hosts, process
+        self.lines = []  # (time, text)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append((time.monotonic(), line.rstrip("\n")))
+
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+    def said(self, pattern):
+        """When a line that matches came; none yet: None."""
+        for at, line in self.lines:
+            if re.search(pattern, line):
+                return at
+        return None
+
+    def wait_said(self, pattern, seconds=60):
+        return wait_for(lambda: self.said(pattern), seconds, lambda: f"{pattern}:\n{self.text()}")
+
+    def end(self, seconds=60):
+        code = self.process.wait(seconds)
+        self.reader.join(20)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def ranks(self, alias):
+        """Ranks that run on a host: pids seen from here."""
+        found = self.hosts.processes(alias, self.control.marker)
+        return [pid for pid, line in found if "synchronous.py" in line]
+
+    def ours(self, alias, word):
+        """Processes of lockstep there: agent, keeper, head."""
+        found = self.hosts.processes(alias, "lockstep")
+        return [pid for pid, line in found if re.search(rf"lockstep {word}", line)]
+
+    def steps(self):
+        """The step that the first rank reached."""
+        runs = self.control.runs()
+        path = runs[0].path / "events.jsonl" if runs else None
+        if path is None or not path.exists():
+            return 0
+        found = re.findall(r'"step": ?(\d+)', path.read_text())
+        return max(map(int, found), default=0)
+
+    def wait_steps(self, count, seconds=60):
+        wait_for(lambda: self.steps() >= count, seconds, lambda: f"step {count}:\n{self.text()}")
+
+
+@pytest.fixture
+def control(tmp_path, hosts):
+    made = Control(tmp_path)
+    made.environment.update(hosts.environment())
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "synchronous.py").write_text(PROGRAM.read_text())
+    yield made
+    made.end_all()
+
+
+@pytest.fixture
+def start(control, hosts):
+    started = []
+
+    def begin(*options, names=("n1", "n2"), procs=2, job="", **variables):
+        envs = {control.marker: "1", **{k: str(v) for k, v in variables.items()}}
+        text = (
+            f"name: watched\nworkdir: {control.folder}/work\n"
+            f"run: [{sys.executable}, synchronous.py]\n"
+            f"envs: {json.dumps(envs)}\n{job}"
+        )
+        path = control.script("job.yaml", text)
+        process = control.start(
+            "run", path, "--hosts", ",".join(names), "--procs", procs, *options
+        )
+        started.append(Live(control, hosts, process))
+        return started[-1]
+
+    yield begin
+    for live in started:
+        if live.process.poll() is None:
+            live.process.kill()
+        live.process.wait()
+
+
+def assert_nothing_left(live, seconds, names=("n1", "n2", "n3")):
+    def left():
+        found = []
+        for alias in names:
+            found += [(alias, one) for one in live.hosts.processes(alias, live.control.marker)]
+            for word in ("agent", "keeper", "head", "shim"):
+                found += [(alias, word, pid) for pid in live.ours(alias, word)]
+        return found
+
+    wait_for(lambda: not left(), seconds, lambda: f"left: {left()}")
+
+
+def test_rank_killed_on_another_host(start):
+    live = start(STEPS=2000, DEAF=1)
+    live.wait_steps(10)
+    victim = live.ranks("n2")[1]
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    told = live.wait_said(r"rank 3 failed on n(?:ode)?2 \(pid \d+\): signal 9")
+    assert told - killed < 1 + SLACK
+    for alias in ("n1", "n2"):
+        wait_for(lambda: not live.ranks(alias), 3 + SLACK, lambda: f"ranks of {alias} are left")
+    assert live.end() == 1
+    assert len(re.findall(r"rank \d failed", live.text())) == 1, live.text()
+    assert_nothing_left(live, 10 + SLACK)
+
+
+def test_failure_with_last_lines_and_a_clock_off_by_an_hour(start):
+    """The other ranks fall within milliseconds; they are not the cause."""
+    live = start(STEPS=2000, AT=15, WHO=2, HOW="fail", CLOCK_OFF=-3600)
+    assert live.end() == 1
+    assert live.said(r"rank 2 failed on n(?:ode)?2 \(pid \d+\): exit code 7"), live.text()
+    assert live.said(r"\| no such batch"), live.text()
+    assert not live.said(r"rank [013] failed"), live.text()
+    assert_nothing_left(live, 10 + SLACK)
+
+
+@pytest.mark.parametrize("how, where", [("stop", "stopped"), ("sleep", "nanosleep")])
+def test_hanging_rank_is_named_with_its_place(start, how, where):
+    job = "hang: {policy: stop, after: 2s}\n"
+    live = start(job=job, STEPS=2000, AT=20, WHO=3, HOW=how)
+    assert live.end() == 1
+    verdict = rf"rank 3 .*on n(?:ode)?2 \(pid \d+\).*no step for .* at step 19 as all others; .*{where}"
+    assert live.said(verdict), live.text()
+    if how == "sleep":
+        assert live.said(r"\| read_batch \(.*synchronous.py:\d+\)"), live.text()
+    assert_nothing_left(live, 10 + SLACK)
+
+
+def test_host_cut_off(start, hosts):
+    live = start(STEPS=2000)
+    live.wait_steps(10)
+    cut = time.monotonic()
+    hosts.cut("n2")
+    try:
+        told = live.wait_said(r"node n(?:ode)?2 was lost")
+        assert told - cut < 10 + SLACK
+        # Nobody can tell them: they end when their lease is over.
+        wait_for(lambda: not live.ranks("n2"), 10 + SLACK, lambda: "ranks of n2 are left")
+        assert live.end() == 3
+    finally:
+        hosts.restore("n2")
+    # Its agent finds nobody where the head was, and goes too.
+    assert_nothing_left(live, 20 + SLACK)
+
+
+def test_host_powered_off(start, hosts):
+    live = start(STEPS=2000, names=("n1", "n3"))
+    live.wait_steps(10)
+    off = time.monotonic()
+    hosts.power_off("n3")
+    try:
+        told = live.wait_said(r"node n(?:ode)?3 was lost")
+        assert told - off < 10 + SLACK
+        assert live.end() == 3
+        assert_nothing_left(live, 10 + SLACK, ("n1",))
+    finally:
+        hosts.power_on("n3")
+
+
+@pytest.mark.parametrize("word", ["agent", "keeper"])
+def test_agent_or_keeper_killed(start, word):
+    live = start(STEPS=2000, DEAF=1)
+    live.wait_steps(10)
+    [victim] = live.ours("n2", word)
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    told = live.wait_said(r"node n(?:ode)?2 was lost")
+    assert told - killed < 10 + SLACK
+    assert live.end() == 3
+    assert_nothing_left(live, 10 + SLACK, ("n1", "n2"))
+
+
+def test_retries_go_on_with_what_is_left(start, hosts):
+    live = start("--retries", "1", STEPS=80, PACE=0.05)
+    live.wait_steps(20)
+    hosts.cut("n2")
+    try:
+        live.wait_said(r"node n(?:ode)?2 was lost")
+        assert live.end() == 0, live.text()
+    finally:
+        hosts.restore("n2")
+    log = live.control.run().log(0)
+    resumed = re.search(r"generation 1: rank 0 of 2 from step (\d+)", log)
+    assert resumed and int(resumed.group(1)) >= 15, log
+    assert log.rstrip().endswith("done")
+    assert_nothing_left(live, 20 + SLACK)
+
+
+def test_retries_use_a_host_that_came_back(start, hosts):
+    live = start("--retries", "1", STEPS=80, PACE=0.05)
+    live.wait_steps(20)
+    hosts.cut("n2")
+    try:
+        live.wait_said(r"node n(?:ode)?2 was lost")
+    finally:
+        hosts.restore("n2")
+    assert live.end() == 0, live.text()
+    log = live.control.run().log(0)
+    resumed = re.search(r"generation 1: rank 0 of 4 from step (\d+)", log)
+    assert resumed and int(resumed.group(1)) >= 15, log
+
+
+def listening_ports(hosts, alias):
+    text = hosts.run(alias, "cat /proc/net/tcp")
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"} - {22}
+
+
+def test_strangers_do_not_disturb(start, hosts):
+    live = start(STEPS=100, PACE=0.05)
+    live.wait_steps(10)
+    ports = listening_ports(hosts, "n1")
+    assert ports
+    address = hosts.address("n1")
+    connections = []
+    try:
+        for port in ports:
+            for number in range(1000 // len(ports)):
+                one = socket.socket()
+                one.setblocking(False)
+                one.connect_ex((address, port))
+                connections.append(one)
+            for garbage in (b"\0" * 64, b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096)):
+                try:
+                    with socket.create_connection((address, port), 10) as one:
+                        one.sendall(garbage)
+                except OSError:
+                    pass  # refused: as it should be
+        before = live.steps()
+        live.wait_steps(min(100, before + 30))
+    finally:
+        for one in connections:
+            one.close()
+    assert live.end() == 0, live.text()
+    assert_nothing_left(live, 10 + SLACK)
