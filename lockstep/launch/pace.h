@@ -36,9 +36,9 @@ struct Stall {
   // All that are overdue, or silent for half their limit while another is; the
   // furthest behind first.
   std::vector<Rank> ranks;
-  int64_t ahead = 0;        // the highest step of any rank
-  bool behind = false;      // the first is alone at the lowest step
-  Duration usual{};         // the usual time of a step; 0: not known
+  int64_t ahead = 0;    // the highest step of any rank
+  bool behind = false;  // the first is alone at the lowest step
+  Duration usual{};     // the usual time of a step; 0: not known
   // Busy or not, this took too long. Else a rank that computes or writes may
   // be doing something long that it did not tell of.
   bool firm = false;
