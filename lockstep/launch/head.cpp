@@ -173,6 +173,9 @@ class Head {
     options.first_port = spec_.first_port;
     options.last_port = spec_.last_port;
     options.nodes = spec_.nodes.size();
+    for (const HeadNode& node : spec_.nodes) {
+      options.hosts.push_back(node.host);  // as the user knows them
+    }
     LOCKSTEP_ASSIGN(hub_, Hub::open(options, key_, run_, os::real_clock()));
     return {};
   }

@@ -62,9 +62,9 @@ TEST(LiveTracker, TheFirstLimitDecidesWhenARunEnds) {
   const auto text = [&] {
     return progress_text(tracker.state(), 1, std::chrono::seconds(2), {});
   };
-  EXPECT_NE(text().find("eta 29s"), std::string::npos) << text();
+  EXPECT_NE(text().find("eta 29.0 s"), std::string::npos) << text();
   tracker.take(iteration(0, 103, 997, 8));
-  EXPECT_NE(text().find("eta 3s"), std::string::npos) << text();
+  EXPECT_NE(text().find("eta 3.0 s"), std::string::npos) << text();
   tracker.take(iteration(0, 140, 998, 8));
   EXPECT_EQ(*tracker.state().seconds_left, 0);
 }
