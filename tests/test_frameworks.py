@@ -23,6 +23,9 @@ LINE = re.compile(
 def control(tmp_path):
     one = Control(tmp_path)
     one.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    # `python3` of the examples is the one that has the packages.
+    folder = os.path.dirname(sys.executable)
+    one.environment["PATH"] = folder + ":" + one.environment["PATH"]
     yield one
     one.end_all()
 
@@ -46,14 +49,20 @@ def check_group(run, ranks):
         assert match[5] == "True"
 
 
-def test_plain_ddp(control):
-    result = control.call(
-        *("run", "--procs", "2", "--output", "json", "--"),
-        *(sys.executable, ROOT / "examples" / "ddp.py"),
-        timeout=PATIENCE,
-    )
+def example(control, name):
+    """The job file as it is, from the root of the repository."""
+    job = ROOT / "examples" / name
+    words = ("run", job, "--workdir", ROOT, "--output", "json")
+    result = control.call(*words, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_plain_ddp(control):
+    report = example(control, "ddp.yaml")
     check_group(control.run(), 2)
+    # Read from its output by the job's pattern.
+    assert report["steps"] == 50 and report["metrics"]["loss"] < 0.1
     sums = {re.search(r"checksum (\S+)", control.run().log(r))[1] for r in (0, 1)}
     assert len(sums) == 1
     control.assert_nothing_left()
@@ -63,15 +72,9 @@ def test_lightning_ddp(control):
     """World size and ranks come from lockstep's environment; the callback's
     events are read."""
     pytest.importorskip("lightning")
-    result = control.call(
-        *("run", "--procs", "2", "--output", "json", "--"),
-        *(sys.executable, ROOT / "examples" / "lightning_ddp.py"),
-        timeout=PATIENCE,
-    )
-    assert result.returncode == 0, result.stderr
+    report = example(control, "lightning_ddp.yaml")
     run = control.run()
     check_group(run, 2)
-    report = json.loads(result.stdout)
     # 256 samples, 2 ranks, 16 a batch: 8 steps an epoch.
     assert report["steps"] == 16 and report["epochs"] == 2
     assert report["samples"] == 512
