@@ -522,6 +522,8 @@ def test_the_trainer_on_two_hosts(hosts, control):
     there = f"{run.state()['head_directory']}/checkpoints/last.safetensors"
     theirs = hosts.ssh("n1", f"sha256sum {there}").split()[0]
     assert hashlib.sha256(last.read_bytes()).hexdigest() == theirs
+    # The report names the files that are here, not those on the head.
+    assert str(run.path / "checkpoints") in done.stdout, done.stdout
     assert_nothing_left(hosts, control)
 
 

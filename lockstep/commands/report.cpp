@@ -51,6 +51,15 @@ Result<Report> make_report(const record::RunDirectory& run) {
     report.logbook = run.logbook();
   }
   report.seconds = report.summary.end - report.summary.start;
+  if (report.state && !report.state->head_directory.empty()) {
+    // This directory is a mirror: name the files that are here.
+    const std::string& there = report.state->head_directory;
+    for (auto& checkpoint : report.summary.checkpoints) {
+      if (checkpoint.path.starts_with(there + "/")) {
+        checkpoint.path.replace(0, there.size(), run.path().string());
+      }
+    }
+  }
   if (report.state) {
     const double end = report.state->ended > 0
                            ? report.state->ended

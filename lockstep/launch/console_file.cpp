@@ -31,7 +31,10 @@ void ConsoleFile::write(const char* kind, const std::string& text) {
   }
 }
 
-void ConsoleReader::show(Console& console) {
+void ConsoleReader::show(
+    Console& console,
+    const std::string& there,
+    const std::string& here) {
   constexpr size_t kBlock = 1 << 18;
   for (const std::string& text : tail_.read(kBlock)) {
     const json line = json::parse(text, nullptr, false);
@@ -39,11 +42,17 @@ void ConsoleReader::show(Console& console) {
         !line["text"].is_string()) {
       continue;
     }
+    auto said = line["text"].get<std::string>();
+    for (size_t at = 0;
+         !there.empty() && (at = said.find(there, at)) != std::string::npos;
+         at += here.size()) {
+      said.replace(at, there.size(), here);
+    }
     const auto kind = line.find("kind");
     if (kind != line.end() && *kind == "alarm") {
-      console.alarm(line["text"].get<std::string>());
+      console.alarm(said);
     } else {
-      console.say(line["text"].get<std::string>());
+      console.say(said);
     }
   }
 }

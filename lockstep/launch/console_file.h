@@ -44,7 +44,11 @@ class ConsoleReader {
  public:
   explicit ConsoleReader(const record::RunDirectory& run)
       : tail_(console_path(run)) {}
-  void show(Console& console);
+  // The path `there`, of the head, is shown as `here`, where its mirror lies.
+  void show(
+      Console& console,
+      const std::string& there = "",
+      const std::string& here = "");
 
  private:
   Tail tail_;

@@ -139,7 +139,7 @@ class Follower {
   }
 
   void show() {
-    said_.show(console_);
+    said_.show(console_, state_.head_directory, run_.path().string());
     read_events();
     add_ranks();
     size_t room = console_.room();

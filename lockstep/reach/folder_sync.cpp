@@ -39,6 +39,8 @@ class Walk {
     for (const os::Path& path : leave) {
       leave_.insert(fs::weakly_canonical(path, error));
     }
+    // Our own cache changes while we look, and is not the user's work.
+    leave_.insert(fs::weakly_canonical(lockstep_home(), error));
   }
 
   Result<Tree> run() {
@@ -87,7 +89,11 @@ class Walk {
     if (!S_ISREG(facts.st_mode)) {
       return {};
     }
-    LOCKSTEP_ASSIGN(const std::string hash, hashes_.hash(path));
+    const auto hashed = hashes_.hash(path);
+    if (!hashed && hashed.error().code() == ErrorCode::kNotFound) {
+      return {};  // gone since it was listed
+    }
+    LOCKSTEP_ASSIGN(const std::string hash, hashed);
     constexpr int64_t kSecond = 1'000'000'000;
     tree_.entries[name] = {
         {"hash", hash},

@@ -120,6 +120,19 @@ TEST_F(Transfers, OnlyWhatChangedTravels) {
   EXPECT_EQ(read(there_ / "train.py"), "print(2)");
 }
 
+// Our own cache may lie below the folder (a home, say), and changes meanwhile.
+TEST_F(Transfers, OurOwnCacheStaysBehind) {
+  const auto far = session("a");
+  ASSERT_TRUE(far);
+  write(folder_ / "near/packed/thing", "not the user's");
+  write(folder_ / "mine.txt", "the user's");
+  Sent sent;
+  const auto path = sync_folder(*far, folder_, &sent, {home("a")});
+  ASSERT_TRUE(path) << path.error().to_string();
+  EXPECT_EQ(read(*path / "mine.txt"), "the user's");
+  EXPECT_FALSE(fs::exists(*path / "near"));
+}
+
 TEST_F(Transfers, AFileThatIsOpenThereKeepsItsContent) {
   const auto far = session("a");
   ASSERT_TRUE(far);
