@@ -198,6 +198,22 @@ def test_host_powered_off(start, hosts):
         hosts.power_on("n3")
 
 
+def test_head_powered_off(start, hosts):
+    live = start(STEPS=2000, names=("n3", "n2"))
+    live.wait_steps(10)
+    off = time.monotonic()
+    hosts.power_off("n3")
+    try:
+        assert live.wait_said(r"n3: ") - off < 10 + SLACK
+        assert live.end() == 3
+        assert live.said(r"node n3 was lost: the head does not answer while n2 does")
+        wait_for(lambda: not live.ranks("n2"), 10 + SLACK, lambda: "ranks of n2 are left")
+    finally:
+        hosts.power_on("n3")
+    # Nobody listens there any more.
+    assert_nothing_left(live, 20 + SLACK)
+
+
 @pytest.mark.parametrize("word", ["agent", "keeper"])
 def test_agent_or_keeper_killed(start, word):
     live = start(STEPS=2000, DEAF=1)

@@ -41,12 +41,44 @@ std::unique_ptr<launch::Mirror> mirror_of(
   return launch::open_mirror(run, state, connect, std::move(session));
 }
 
+namespace {
+
+// A host of the run that answers while its head does not; empty: none.
+std::string witness_of(const record::RunDirectory& run) {
+  const auto state = launch::read_run_state(run);
+  if (!state || !*state || !(*state)->is_remote()) {
+    return "";
+  }
+  constexpr size_t kMostAsked = 4;
+  std::vector<std::string> names = {(*state)->head_host};
+  for (const std::string& host : (*state)->hosts) {
+    if (host != names.front() && names.size() < kMostAsked) {
+      names.push_back(host);
+    }
+  }
+  reach::ReachOptions options = reach_options();
+  options.patience = std::chrono::seconds(5);
+  const auto sessions = reach::reach_all(names, options);
+  if (sessions.empty() || sessions.front()) {
+    return "";
+  }
+  for (size_t i = 1; i < sessions.size(); ++i) {
+    if (sessions[i]) {
+      return names[i];
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 Result<int> watch_run(
     const record::RunDirectory& run,
     launch::Mirror* mirror,
     launch::StopSignals& signals,
     const Watch& watch) {
   bool left = false;
+  bool head_lost = false;
   int interrupts = 0;
   const auto wish = [&] {
     const int signal = signals.take();
@@ -70,7 +102,15 @@ Result<int> watch_run(
     if (!watch.first_line.empty()) {
       progress.say(watch.first_line);
     }
-    state = launch::follow(run, mirror, progress, watch.follow, wish);
+    launch::FollowOptions follow = watch.follow;
+    if (mirror != nullptr) {
+      follow.witness = [&] {
+        const std::string other = witness_of(run);
+        head_lost = !other.empty();
+        return other;
+      };
+    }
+    state = launch::follow(run, mirror, progress, follow, wish);
     progress.close();
   }
   if (!state) {
@@ -79,7 +119,7 @@ Result<int> watch_run(
   if (left) {
     return 0;
   }
-  if (mirror != nullptr) {
+  if (mirror != nullptr && !head_lost) {
     if (const auto fetched = mirror->fetch_all(); !fetched) {
       log_warning(
           fmt::format(
@@ -95,7 +135,7 @@ Result<int> watch_run(
   } else {
     log_warning(report.error().to_string());
   }
-  if (state->state == "lost" && state->exit_code == 0) {
+  if (head_lost || (state->state == "lost" && state->exit_code == 0)) {
     fmt::print(stderr, "lockstep: {}\n", state->detail);
     return 3;
   }

@@ -46,6 +46,9 @@ class Follower {
         LOCKSTEP_TRY(stop(now == Wish::kKill));
       }
       LOCKSTEP_ASSIGN(const bool complete, look());
+      if (head_lost_) {
+        return state_;
+      }
       if (!complete && !reached_) {
         os::real_clock().sleep_for(kAgain);
         continue;
@@ -91,6 +94,7 @@ class Follower {
                 complete.error().to_string()));
       }
       reached_ = false;
+      note_lost_head();
       return false;
     }
     if (!reached_) {
@@ -99,6 +103,24 @@ class Follower {
     reached_ = true;
     state_ = mirror_->state();
     return complete;
+  }
+
+  void note_lost_head() {
+    const std::string other = options_.witness ? options_.witness() : "";
+    if (other.empty()) {
+      return;
+    }
+    head_lost_ = true;
+    const std::string head = mirror_->state().head_host;
+    state_ = mirror_->state();
+    state_.state = "lost";
+    state_.detail = fmt::format(
+        "node {} was lost: the head does not answer while {} does; its ranks "
+        "elsewhere end by themselves. When it is back, 'lockstep attach {}' "
+        "fetches what it left",
+        head,
+        other,
+        run_.id());
   }
 
   Result<void> stop(bool now) {
@@ -222,6 +244,7 @@ class Follower {
   size_t ranks_ = 0;           // that have a tail
   bool started_ = false;
   bool reached_ = true;
+  bool head_lost_ = false;
 };
 
 }  // namespace

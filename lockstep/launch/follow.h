@@ -39,6 +39,10 @@ struct FollowOptions {
   std::optional<int> rank;  // only this one; none: rank 0, or all
   bool all_ranks = false;
   bool from_start = false;  // output from the beginning, or from now on
+  // Asked when the head cannot be reached: another host of the run that
+  // answers while the head still does not. Then the head is lost, and not our
+  // own network. May take some seconds; empty: nobody, or the head is back.
+  std::function<std::string()> witness;
 };
 
 // What the person who watches wants; asked often.
@@ -50,7 +54,8 @@ enum class Wish {
 };
 
 // Shows the run until it has ended, or until kLeave; its state then. A head
-// that cannot be reached for a while is waited for.
+// that cannot be reached for a while is waited for, unless a witness tells that
+// it is gone: then the run is "lost".
 Result<RunStateFile> follow(
     const record::RunDirectory& run,
     Mirror* mirror,
