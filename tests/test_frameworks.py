@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -127,3 +128,14 @@ def test_lightning_stops_at_a_step_with_a_checkpoint(control):
     assert len(steps) == 1
     assert saved["path"] == str(run.path / "checkpoints" / "last.ckpt")
     control.assert_nothing_left()
+
+
+def test_the_callback_fits_the_package_in_use():
+    """Both names are installed; the one that the program imported counts."""
+    pytest.importorskip("lightning")
+    code = "import pytorch_lightning, lockstep\n"
+    code += "base = pytorch_lightning.Callback\n"
+    code += "assert issubclass(lockstep.LightningCallback, base)\n"
+    code += "import sys; assert 'lightning.pytorch' not in sys.modules\n"
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    subprocess.run([sys.executable, "-c", code], env=path, check=True, timeout=PATIENCE)
