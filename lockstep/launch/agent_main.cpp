@@ -100,6 +100,7 @@ void clean_folder(const os::Path& folder) {
       fs::remove(entry.path(), ignored);
     }
   }
+  fs::remove_all(folder / "python", ignored);  // our module, and its cache
   for (const char* name : {".key", "agent.pid", "agent.log", "ranks"}) {
     fs::remove(folder / name, ignored);
   }

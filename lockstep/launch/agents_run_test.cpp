@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <thread>
 
@@ -144,6 +145,11 @@ TEST_F(AgentsRun, RunsToItsEndOnAllNodes) {
   EXPECT_EQ(log(0), "rank 0 of 4, 0 on node 0\n127.0.0.1 lo\n65\n");
   EXPECT_EQ(log(3), "rank 3 of 4, 1 on node 1\n127.0.0.1 lo\n65\n");
   EXPECT_EQ(console_.lines.size(), 12);
+  hub_->close(os::Deadline::after(seconds(60)));
+  EXPECT_TRUE(come([this] {
+    return !std::filesystem::exists(node_folder(0)) &&
+           !std::filesystem::exists(node_folder(1));
+  }));
 }
 
 TEST_F(AgentsRun, NamesTheRankThatFailedAndEndsTheOthers) {
