@@ -1,6 +1,8 @@
 #include "lockstep/record/run_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -118,8 +120,30 @@ os::Path RunDirectory::rank_events(int rank) const {
   return path_ / "ranks" / fmt::format("{}.jsonl", rank);
 }
 
+namespace {
+
+// When a run directory was made, in nanoseconds. Where the file system does not
+// keep that: the last change of ranks/, which gains files at the start, and in
+// a mirror also later.
+int64_t made_at(const os::Path& path) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  struct statx facts{};
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME, &facts) == 0 &&
+      (facts.stx_mask & STATX_BTIME) != 0 && facts.stx_btime.tv_sec > 0) {
+    return facts.stx_btime.tv_sec * kSecond + facts.stx_btime.tv_nsec;
+  }
+  if (::statx(AT_FDCWD, (path / "ranks").c_str(), 0, STATX_MTIME, &facts) !=
+          0 &&
+      ::statx(AT_FDCWD, path.c_str(), 0, STATX_MTIME, &facts) != 0) {
+    return 0;
+  }
+  return facts.stx_mtime.tv_sec * kSecond + facts.stx_mtime.tv_nsec;
+}
+
+}  // namespace
+
 Result<std::vector<RunDirectory>> list_runs(const os::Path& root) {
-  std::vector<std::pair<std::filesystem::file_time_type, os::Path>> found;
+  std::vector<std::pair<int64_t, os::Path>> found;
   std::error_code error;
   auto entry = std::filesystem::directory_iterator(root, error);
   if (error == std::errc::no_such_file_or_directory) {
@@ -129,13 +153,7 @@ Result<std::vector<RunDirectory>> list_runs(const os::Path& root) {
        entry.increment(error)) {
     std::error_code gone;
     if (entry->is_directory(gone) && is_run(entry->path())) {
-      // ranks/ is made with the run and then only gains files at its start.
-      auto made =
-          std::filesystem::last_write_time(entry->path() / "ranks", gone);
-      if (gone) {
-        made = entry->last_write_time(gone);
-      }
-      found.emplace_back(made, entry->path());
+      found.emplace_back(made_at(entry->path()), entry->path());
     }
   }
   if (error) {
