@@ -561,3 +561,12 @@ def test_a_restart_resumes_on_every_host(hosts, control):
         assert steps == list(range(steps[0], 33)), (rank, steps)
         assert steps[0] == rows[0]["step"] > 4
     assert_nothing_left(hosts, control)
+
+
+def test_a_set_up_that_fails(hosts, control):
+    words = ["--hosts", "n1,n2", "--setup", "echo trying; exit 4", "--", "true"]
+    done = on_hosts(control, *words)
+    assert done.returncode == 1, done.stderr
+    for alias in ("n1", "n2"):
+        assert re.search(rf"{alias}.*setup failed.*exit code 4", done.stderr), done.stderr
+    assert_nothing_left(hosts, control)

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "lockstep/base/id.h"
-#include "lockstep/base/log.h"
+#include "lockstep/commands/far_nodes.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -28,43 +28,11 @@ namespace {
 namespace fs = std::filesystem;
 using launch::Job;
 using nlohmann::json;
-using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr Duration kAnswer = seconds(30);
 constexpr Duration kAgentAnswer = seconds(75);
-constexpr Duration kSetupAnswer = minutes(60 * 12);
 constexpr Duration kStopPatience = seconds(15);
-
-// One host on its way to take part.
-struct Node {
-  std::string host;  // as the user wrote it
-  std::unique_ptr<reach::Session> session;
-  int procs = 1;
-  int cores = 1;
-  int gpus = 0;
-  os::Path home;  // of lockstep there
-  os::Path workdir, trainer;
-  launch::Environment environment;
-  std::string setup_log;
-};
-
-// All errors as one, a line each. What the user must change gives its code,
-// else the machines failed.
-Result<void> joined_errors(const std::vector<Error>& errors) {
-  if (errors.empty()) {
-    return {};
-  }
-  std::string text;
-  bool input = true;
-  for (const Error& error : errors) {
-    text += (text.empty() ? "" : "\n") + error.to_string();
-    input &= error.code() == ErrorCode::kInvalidInput ||
-             error.code() == ErrorCode::kExists;
-  }
-  return Error(
-      input ? ErrorCode::kInvalidInput : ErrorCode::kUnavailable, text);
-}
 
 class HostsRun {
  public:
@@ -93,8 +61,7 @@ class HostsRun {
         argv_,
         launch::job_command(
             job_, far_trainer_.empty() ? trainer_ : far_trainer_, 0));
-    LOCKSTEP_TRY(reach(names));
-    LOCKSTEP_TRY(each([&](Node& node) { return ask_facts(node); }));
+    LOCKSTEP_ASSIGN(nodes_, reach_nodes(names));
     return plan_ranks();
   }
 
@@ -113,9 +80,14 @@ class HostsRun {
     if (!trainer_.empty()) {
       LOCKSTEP_ASSIGN(set, reach::program_set(trainer_, cache_folder()));
     }
-    const auto prepared = each([&](Node& node) -> Result<void> {
-      return prepare_node(node, set ? &*set : nullptr);
-    });
+    const Preparation preparation{
+        job_,
+        set ? &*set : nullptr,
+        far_trainer_,
+        fs::absolute(order_.settings.runs_dir).lexically_normal(),
+        argv_[0]};
+    const auto prepared = on_each(
+        nodes_, [&](FarNode& node) { return prepare_node(node, preparation); });
     write_setup_log();
     if (!prepared) {
       std::error_code ignored;
@@ -139,7 +111,7 @@ class HostsRun {
     head_runs_ = true;
     const std::vector<std::string> local = head_addresses(head, true);
     const std::vector<std::string> others = head_addresses(head, false);
-    const auto started = each([&](Node& node) -> Result<void> {
+    const auto started = on_each(nodes_, [&](FarNode& node) -> Result<void> {
       launch::AgentSpec spec;
       spec.run_id = run_->id();
       spec.key = to_hex(key);
@@ -229,77 +201,9 @@ class HostsRun {
     return find_trainer(job_);
   }
 
-  static os::Path cache_folder() {
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    const char* home = std::getenv("HOME");
-    return cache != nullptr && *cache != 0
-               ? os::Path(cache) / "lockstep"
-               : os::Path(home == nullptr ? "/tmp" : home) / ".cache" /
-                     "lockstep";
-  }
-
-  // A thread a node; the errors of all.
-  Result<void> each(const std::function<Result<void>(Node&)>& action) {
-    std::vector<Result<void>> results(nodes_.size());
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      threads.emplace_back([&, i] { results[i] = action(nodes_[i]); });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    std::vector<Error> errors;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (!results[i]) {
-        errors.push_back(with_host(std::move(results[i].error()), nodes_[i]));
-      }
-    }
-    return joined_errors(errors);
-  }
-
-  static Error with_host(Error error, const Node& node) {
-    return error.to_string().find(node.host) == std::string::npos
-               ? std::move(error).with_context(node.host)
-               : std::move(error);
-  }
-
-  Result<void> reach(const std::vector<std::string>& names) {
-    auto sessions = reach::reach_all(names, reach_options());
-    std::vector<Error> errors;
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (!sessions[i]) {
-        // Whatever it was, it was about a machine.
-        errors.emplace_back(
-            ErrorCode::kUnavailable, sessions[i].error().to_string());
-        continue;
-      }
-      Node node;
-      node.host = names[i];
-      node.session = std::move(*sessions[i]);
-      nodes_.push_back(std::move(node));
-    }
-    return joined_errors(errors);
-  }
-
-  static Result<void> ask_facts(Node& node) {
-    LOCKSTEP_ASSIGN(
-        const json facts,
-        node.session->call(
-            "facts", json::object(), os::Deadline::after(kAnswer)));
-    node.cores = facts.value("cores", 1);
-    node.gpus = static_cast<int>(facts.value("gpus", json::array()).size());
-    node.home = facts.value("lockstep_home", "");
-    node.environment = facts.value("environment", launch::Environment());
-    for (const char* name :
-         {"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND", "SSH_TTY"}) {
-      node.environment.erase(name);
-    }
-    return {};
-  }
-
   Result<void> plan_ranks() {
     std::vector<int> by_facts;
-    for (const Node& node : nodes_) {
+    for (const FarNode& node : nodes_) {
       by_facts.push_back(std::max(1, node.gpus));
     }
     const std::vector<launch::HostSlots> hosts(
@@ -321,102 +225,9 @@ class HostsRun {
     return {};
   }
 
-  Result<void> prepare_node(Node& node, const reach::ProgramSet* set) {
-    node.trainer = far_trainer_;
-    if (set != nullptr) {
-      reach::Sent sent;
-      LOCKSTEP_ASSIGN(
-          node.trainer, reach::send_program(*node.session, *set, &sent));
-      say_sent(node, "lockstep-train", sent);
-    }
-    reach::Sent sent;
-    LOCKSTEP_ASSIGN(
-        node.workdir,
-        reach::sync_folder(
-            *node.session, job_.workdir, &sent, {runs_folder()}));
-    say_sent(node, "workdir", sent);
-    for (const auto& [name, source] : job_.file_mounts) {
-      LOCKSTEP_TRY(mount(node, name, source));
-    }
-    if (!job_.setup.empty()) {
-      LOCKSTEP_TRY(
-          reach::run_setup(
-              *node.session,
-              node.workdir,
-              job_.setup,
-              node.setup_log,
-              os::Deadline::after(kSetupAnswer)));
-    }
-    return check_program(node);
-  }
-
-  os::Path runs_folder() const {
-    return fs::absolute(order_.settings.runs_dir).lexically_normal();
-  }
-
-  static void
-  say_sent(const Node& node, const char* what, const reach::Sent& sent) {
-    if (sent.files + sent.removed > 0) {
-      log_debug(
-          fmt::format(
-              "{}: {}: {} files, {} sent, {} removed",
-              node.host,
-              what,
-              sent.files,
-              format_bytes(Bytes{sent.bytes}),
-              sent.removed));
-    }
-  }
-
-  Result<void>
-  mount(Node& node, const std::string& name, const std::string& source) {
-    const os::Path path = fs::absolute(source).lexically_normal();
-    std::error_code ignored;
-    if (!fs::is_directory(path, ignored)) {
-      return Error(
-          ErrorCode::kInvalidInput,
-          fmt::format(
-              "file_mounts.{}: {} is not a folder", name, path.string()));
-    }
-    LOCKSTEP_ASSIGN(
-        const os::Path there, reach::sync_folder(*node.session, path));
-    LOCKSTEP_TRY(node.session->call(
-        "mount",
-        {{"target", there.string()},
-         {"name", name},
-         {"workdir", node.workdir.string()}},
-        os::Deadline::after(kAnswer)));
-    return {};
-  }
-
-  Result<void> check_program(Node& node) {
-    const auto envs = launch::common_envs(job_);
-    const auto wanted = envs.find("PATH");
-    const auto inherited = node.environment.find("PATH");
-    const auto checked = node.session->call(
-        "check",
-        {{"program", has_train() ? node.trainer.string() : argv_[0]},
-         {"workdir", node.workdir.string()},
-         {"path",
-          wanted != envs.end() ? wanted->second
-          : inherited != node.environment.end()
-              ? inherited->second
-              : std::string("/usr/local/bin:/usr/bin:/bin")}},
-        os::Deadline::after(kAnswer));
-    if (checked) {
-      return {};
-    }
-    // What is to run is the user's to say, wherever it is missing.
-    const ErrorCode code = checked.error().code();
-    if (code == ErrorCode::kNotFound || code == ErrorCode::kPermission) {
-      return Error(ErrorCode::kInvalidInput, checked.error().to_string());
-    }
-    return Error(checked.error());
-  }
-
   void write_setup_log() {
     std::string text;
-    for (const Node& node : nodes_) {
+    for (const FarNode& node : nodes_) {
       if (!node.setup_log.empty()) {
         text += fmt::format("--- {}\n{}", node.host, node.setup_log);
         text += text.ends_with('\n') ? "" : "\n";
@@ -436,7 +247,7 @@ class HostsRun {
     return nodes_[0].home / "runs" / run_->id();
   }
 
-  os::Path folder_of(const Node& node) const {
+  os::Path folder_of(const FarNode& node) const {
     return node.home / "nodes" /
            fmt::format("{}-{}", run_->id(), &node - nodes_.data());
   }
@@ -461,7 +272,7 @@ class HostsRun {
     spec.job = launch::job_text(job);
     spec.secrets = job.secret_values;
     spec.key = to_hex(key);
-    for (const Node& node : nodes_) {
+    for (const FarNode& node : nodes_) {
       launch::HeadNode one;
       one.host = node.host;
       one.procs = node.procs;
@@ -496,7 +307,7 @@ class HostsRun {
     state.pid_start = 0;
     state.head_host = nodes_[0].host;
     state.head_directory = head_directory().string();
-    for (const Node& node : nodes_) {
+    for (const FarNode& node : nodes_) {
       state.hosts.push_back(node.host);
     }
     state.command = repeat_command(job_, order_.context);
@@ -509,7 +320,7 @@ class HostsRun {
   os::Path trainer_;      // here; empty: none has to be sent
   os::Path far_trainer_;  // that is on the nodes already
   std::vector<std::string> argv_;
-  std::vector<Node> nodes_;
+  std::vector<FarNode> nodes_;
   launch::RankPlan plan_;
   std::optional<record::RunDirectory> run_;
   bool head_runs_ = false;

@@ -64,6 +64,32 @@ class RemoteMirror : public Mirror {
   const RunStateFile& state() const override { return state_; }
 
   Result<bool> update(os::Deadline deadline) override {
+    return guarded([&] { return bring_news(deadline); });
+  }
+
+  Result<void> stop(bool now) override {
+    LOCKSTEP_TRY(call("stop", {{"now", now}}));
+    return {};
+  }
+
+  Result<void> fetch_all() override {
+    return guarded([&] { return bring_rest(); });
+  }
+
+ private:
+  // The far end is another process: its words may be anything.
+  template <class Action>
+  auto guarded(const Action& action) -> decltype(action()) {
+    try {
+      return action();
+    } catch (const json::exception& error) {
+      return Error(
+          ErrorCode::kCorrupt,
+          fmt::format("{}: {}", state_.head_host, error.what()));
+    }
+  }
+
+  Result<bool> bring_news(os::Deadline deadline) {
     LOCKSTEP_ASSIGN(const bool mine, take_lock());
     if (!mine) {
       // Somebody else brings the files; we look at them.
@@ -107,12 +133,7 @@ class RemoteMirror : public Mirror {
     }
   }
 
-  Result<void> stop(bool now) override {
-    LOCKSTEP_TRY(call("stop", {{"now", now}}));
-    return {};
-  }
-
-  Result<void> fetch_all() override {
+  Result<void> bring_rest() {
     LOCKSTEP_ASSIGN(const bool mine, take_lock());
     if (!mine) {
       return {};
@@ -121,7 +142,8 @@ class RemoteMirror : public Mirror {
     const std::vector<std::string> followed = followed_files(run_);
     for (const json& file : answer.at("files")) {
       const std::string name = file.at("name").get<std::string>();
-      if (!is_plain_name(name)) {
+      // Our job.yaml is as the user gave it, with what is of single hosts.
+      if (!is_plain_name(name) || name == "job.yaml") {
         continue;
       }
       const bool grows = std::ranges::find(followed, name) != followed.end();
@@ -134,7 +156,6 @@ class RemoteMirror : public Mirror {
     return write_run_state(run_, state_);
   }
 
- private:
   // One process at a time; when it goes, the next takes over.
   Result<bool> take_lock() {
     if (lock_) {
