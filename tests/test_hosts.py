@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from control import BUILD, Control, wait_for
+from control import BUILD, ROOT, Control, wait_for
 from testbed import Hosts, needs_root
 
 pytestmark = needs_root
@@ -525,6 +525,23 @@ def test_the_trainer_on_two_hosts(hosts, control):
     # The report names the files that are here, not those on the head.
     assert str(run.path / "checkpoints") in done.stdout, done.stdout
     assert_nothing_left(hosts, control)
+
+
+@needs_trainer
+def test_the_example_runs_as_it_is(hosts, control):
+    done = subprocess.run(
+        control.command("run", "--runs-dir", control.runs_dir, "examples/hosts.yaml"),
+        cwd=ROOT,
+        env={**control.environment, "LOCKSTEP_TRAINER_BIN": TRAINER},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    run = control.run()
+    assert run.state()["hosts"] == ["n1", "n2"]
+    assert "ready on node2" in (run.path / "ranks" / "setup.log").read_text()
 
 
 @needs_trainer
