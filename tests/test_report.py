@@ -103,3 +103,20 @@ def test_programs_without_a_split_are_told_by_their_time(control):
     )
     result = control.call("report", "one")
     assert "rank 1 on n1: takes 200 ms an iteration" in result.stdout
+
+
+def test_a_host_of_two_names_is_one_node(control):
+    """Ranks write their host name, the launcher what the user called it."""
+    folder = control.runs_dir / "one"
+    write_run(folder, {(0, "node1"): (0, 0.1, 0, 0), (1, "node2"): (0, 0.1, 0, 0)})
+    text = (folder / "events.jsonl").read_text()
+    lines = []
+    for line in text.splitlines():
+        event = json.loads(line)
+        if event["kind"] == "exit":
+            event["node"] = f"n{event['rank'] + 1}"
+        lines.append(json.dumps(event) + "\n")
+    (folder / "events.jsonl").write_text("".join(lines))
+    report = json.loads(control.call("report", "one", "--output", "json").stdout)
+    assert report["nodes"] == ["node1", "node2"]
+    assert [row["node"] for row in report["ranks"]] == ["node1", "node2"]

@@ -34,9 +34,6 @@ class Gatherer {
     summary.start = any_ ? std::min(summary.start, time) : time;
     summary.end = any_ ? std::max(summary.end, event.time) : event.time;
     any_ = true;
-    if (event.rank >= 0 && !event.node.empty()) {
-      nodes_.insert(event.node);
-    }
     std::visit([&](const auto& body) { use(event, body); }, event.body);
   }
 
@@ -45,7 +42,13 @@ class Gatherer {
   // Numbers that need all events.
   void finish() {
     RunSummary& summary = story.summary;
-    summary.nodes.assign(nodes_.begin(), nodes_.end());
+    std::set<std::string> nodes;
+    for (const auto& [rank, state] : rows_) {
+      if (!state.row.node.empty()) {
+        nodes.insert(state.row.node);
+      }
+    }
+    summary.nodes.assign(nodes.begin(), nodes.end());
     double seconds = 0;
     int64_t iterations = 0;
     for (auto& [rank, state] : rows_) {
@@ -109,7 +112,11 @@ class Gatherer {
   State& state(const wire::Event& event) {
     State& found = rows_[event.rank];
     found.row.rank = event.rank;
-    if (!event.node.empty()) {
+    // A rank and its supervisor may know its host by different names: the
+    // rank's own counts, else one host would be two.
+    const bool told = std::holds_alternative<wire::Exit>(event.body) &&
+                      !found.row.node.empty();
+    if (!event.node.empty() && !told) {
       found.row.node = event.node;
     }
     return found;
@@ -297,7 +304,6 @@ class Gatherer {
   }
 
   bool any_ = false;
-  std::set<std::string> nodes_;
   std::map<int, State> rows_;
   std::map<int64_t, std::map<std::string, std::pair<double, double>>> metrics_;
 };
