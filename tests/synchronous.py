@@ -30,9 +30,14 @@ def tell(kind, **fields):
 
 
 def take(peer):
-    data = peer.recv(16)
+    try:
+        data = peer.recv(16)
+    except OSError:
+        data = b""
     if not data:
         print("a peer is gone", flush=True)
+        if os.environ.get("DEAF"):
+            time.sleep(1000)
         sys.exit(1)
     return data
 

@@ -1,12 +1,14 @@
 """Supervision over hosts with real sshd: deaths, hangs, cuts, strangers. Each
 test says who was at fault, within its time, and that nothing is left anywhere."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -277,6 +279,44 @@ def test_trainer_goes_on_alone_after_a_cut(start, hosts):
     assert run.state()["world_size"] == 1
     steps = [e["step"] for e in run.events() if e["kind"] == "iteration" and e["rank"] == 0]
     assert steps[-1] == 200
+
+
+def most_memory(pid):
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", text).group(1)) * 1024
+
+
+def test_stopped_reader_costs_no_memory_anywhere(control, hosts):
+    """Both ranks print 40 MB; nobody ever reads what the front end shows."""
+    text = "for i in range(400000): print('%07d' % i, 'x' * 91)\n"
+    (control.folder / "work" / "print.py").write_text(text)
+    read, write = os.pipe()
+    words = ["run", "--hosts", "n1,n2", "--procs", 1, "--ranks", "all"]
+    words += ["--workdir", control.folder / "work", "--", sys.executable, "print.py"]
+    process = control.start(*words, stderr=write, stdout=subprocess.DEVNULL)
+    os.close(write)
+    most = {}
+
+    def look():
+        for alias in ("n1", "n2"):
+            for pid, line in hosts.processes(alias, "lockstep"):
+                if re.search(r"lockstep (agent|head|far-end|keeper)", line):
+                    with contextlib.suppress(OSError, AttributeError):
+                        most[alias, line, pid] = most_memory(pid)
+        if process.poll() is None:
+            with contextlib.suppress(OSError, AttributeError):
+                most["client"] = most_memory(process.pid)
+        return process.poll() is not None
+
+    try:
+        wait_for(look, 120, lambda: f"it does not end: {most}")
+    finally:
+        os.close(read)
+    assert process.returncode == 0
+    assert len(most) >= 6 and max(most.values()) < 64 << 20, most
+    for rank in range(2):
+        lines = control.run().log(rank).splitlines()
+        assert [int(line.split()[0]) for line in lines] == list(range(400000))
 
 
 def listening_ports(hosts, alias):
