@@ -345,10 +345,11 @@ Result<int> run_sweep(const SweepOptions& options, const Context& context) {
     LOCKSTEP_TRY(write_sweep_files(table, sweep.folder));
     return table;
   };
-  LOCKSTEP_ASSIGN(const int code, runner.run(sweep.grid, [&]() -> Result<void> {
+  const auto update = [&]() -> Result<void> {
     LOCKSTEP_TRY(refresh());
     return {};
-  }));
+  };
+  LOCKSTEP_ASSIGN(const int code, runner.run(sweep.grid, update));
   LOCKSTEP_ASSIGN(const SweepTable table, refresh());
   switch (context.format()) {
     case OutputFormat::kTable:
