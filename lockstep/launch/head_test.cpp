@@ -36,7 +36,7 @@ HeadSpec sample() {
   return spec;
 }
 
-TEST(HeadSpec, comes_back_as_it_was) {
+TEST(HeadSpec, ComesBackAsItWas) {
   const HeadSpec spec = sample();
   const auto read = parse_head_spec(to_json(spec));
   ASSERT_TRUE(read) << read.error().to_string();
@@ -55,7 +55,7 @@ TEST(HeadSpec, comes_back_as_it_was) {
   EXPECT_FALSE(again->price_per_hour);
 }
 
-TEST(HeadSpec, refuses_what_it_cannot_use) {
+TEST(HeadSpec, RefusesWhatItCannotUse) {
   const auto refused = [](auto change) {
     HeadSpec spec = sample();
     change(spec);
