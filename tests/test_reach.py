@@ -164,6 +164,29 @@ def test_a_program_travels_with_its_libraries(near):
     assert near.probe("--program", program, "n1")["n1"]["blobs"] == 0
 
 
+def test_ssh_options_of_the_job_serve_all_verbs(near):
+    work = near.folder / "work"
+    work.mkdir()
+    options = ["-F", str(near.hosts.ssh_config)]
+    job = {"name": "opts", "workdir": str(work), "run": "echo from $(hostname)",
+           "resources": {"hosts": ["n1", "n2"], "ssh_options": options}}
+    (near.folder / "job.yaml").write_text(json.dumps(job))
+    result = near.control.call("run", "job.yaml", env=near.environment, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert "from node1" in result.stderr
+    state = near.control.run().state()
+    assert state["ssh_options"] == options
+    (near.folder / "job.yaml").write_text(json.dumps({**job, "run": "sleep 600"}))
+    result = near.control.call(
+        "run", "--detach", "--name", "long", "job.yaml", env=near.environment, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    listed = near.control.call("--output", "json", "ps", env=near.environment)
+    assert [one["state"] for one in json.loads(listed.stdout)].count("running") == 1, listed.stdout
+    stopped = near.control.call("stop", "--now", "long", env=near.environment, timeout=120)
+    assert stopped.returncode == 0, stopped.stderr
+
+
 def test_unknown_host(near):
     finding = refused(near, "no-such-host.invalid")
     assert "Could not resolve hostname" in finding["detail"]

@@ -142,8 +142,9 @@ Result<void> check_program(FarNode& node, const Preparation& preparation) {
 }  // namespace
 
 Result<std::vector<FarNode>> reach_nodes(
-    const std::vector<std::string>& names) {
-  auto sessions = reach::reach_all(names, reach_options());
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& ssh_options) {
+  auto sessions = reach::reach_all(names, reach_options(ssh_options));
   std::vector<FarNode> nodes;
   std::vector<Error> errors;
   for (size_t i = 0; i < names.size(); ++i) {

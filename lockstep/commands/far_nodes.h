@@ -29,7 +29,9 @@ struct FarNode {
 };
 
 // All of them, with their facts; the errors of all that cannot be reached.
-Result<std::vector<FarNode>> reach_nodes(const std::vector<std::string>& names);
+Result<std::vector<FarNode>> reach_nodes(
+    const std::vector<std::string>& names,
+    const std::vector<std::string>& ssh_options);
 
 // The action on each node, side by side; the errors of all as one, a line each.
 // Its code: what the user must change when all are that, a set-up that failed

@@ -26,7 +26,7 @@ struct Row {
 
 // What the head of runs on other machines says; `rows` share one head.
 void ask_head(const std::vector<Row*>& rows) {
-  reach::ReachOptions options = reach_options();
+  reach::ReachOptions options = reach_options(rows.front()->state.ssh_options);
   options.patience = kPatience;
   const auto deadline = os::Deadline::after(kPatience);
   const auto session = reach::reach(rows.front()->state.head_host, options);

@@ -12,8 +12,9 @@
 
 namespace lockstep::commands {
 
-reach::ReachOptions reach_options() {
+reach::ReachOptions reach_options(std::vector<std::string> ssh_options) {
   reach::ReachOptions options;
+  options.ssh_options = std::move(ssh_options);
   options.program = own_program();
   return options;
 }
@@ -35,8 +36,8 @@ std::unique_ptr<launch::Mirror> mirror_of(
   if (!state.is_remote()) {
     return nullptr;
   }
-  const auto connect = [host = state.head_host] {
-    return reach::reach(host, reach_options());
+  const auto connect = [host = state.head_host, words = state.ssh_options] {
+    return reach::reach(host, reach_options(words));
   };
   return launch::open_mirror(run, state, connect, std::move(session));
 }
@@ -56,7 +57,7 @@ std::string witness_of(const record::RunDirectory& run) {
       names.push_back(host);
     }
   }
-  reach::ReachOptions options = reach_options();
+  reach::ReachOptions options = reach_options((*state)->ssh_options);
   options.patience = std::chrono::seconds(5);
   const auto sessions = reach::reach_all(names, options);
   if (sessions.empty() || sessions.front()) {

@@ -13,8 +13,8 @@
 
 namespace lockstep::commands {
 
-// With this program as what is sent.
-reach::ReachOptions reach_options();
+// With this program as what is sent; `ssh_options` of the job or its run.
+reach::ReachOptions reach_options(std::vector<std::string> ssh_options);
 
 // A mirror of a run on another machine; none for one on this machine. Nothing
 // is reached yet. `session`: one that is open to its head already.

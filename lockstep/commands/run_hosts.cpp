@@ -61,7 +61,7 @@ class HostsRun {
         argv_,
         launch::job_command(
             job_, far_trainer_.empty() ? trainer_ : far_trainer_, 0));
-    LOCKSTEP_ASSIGN(nodes_, reach_nodes(names));
+    LOCKSTEP_ASSIGN(nodes_, reach_nodes(names, job_.resources.ssh_options));
     return plan_ranks();
   }
 
@@ -310,6 +310,7 @@ class HostsRun {
     for (const FarNode& node : nodes_) {
       state.hosts.push_back(node.host);
     }
+    state.ssh_options = job_.resources.ssh_options;
     state.command = repeat_command(job_, order_.context);
     state.price_source = order_.priced.source;
     return launch::begin_record(*run_, launch::job_yaml(job_), state);

@@ -214,6 +214,8 @@ lay_over(Node tree, const std::vector<std::string>& overrides, bool has_train) {
 void ResourcesConfig::bind(config::Binder& binder) {
   binder.field("hosts", hosts, "own hosts, the head first");
   binder.field("hostfile", hostfile, "file of 'host slots=N' lines");
+  binder.field(
+      "ssh_options", ssh_options, "more options for ssh, one word each");
   binder.field("cluster", cluster, "name of a running cluster");
   binder.text(
       "launcher", launcher, "local, ssh, mpi or slurm", [](const auto& name) {

@@ -20,6 +20,7 @@ namespace lockstep::launch {
 
 struct ResourcesConfig {
   std::vector<std::string> hosts;
+  std::vector<std::string> ssh_options;  // words: "-o", "Port=2222"
   std::string hostfile, cluster, launcher, cloud, region, instance_type;
   std::vector<std::string> candidates;
   std::string cpus, memory, accelerators, use_spot, image_id;

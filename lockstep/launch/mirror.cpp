@@ -184,6 +184,7 @@ class RemoteMirror : public Mirror {
     now.head_host = state_.head_host;
     now.head_directory = state_.head_directory;
     now.hosts = state_.hosts;
+    now.ssh_options = state_.ssh_options;
     now.command = state_.command;
     // How long it took is the head's to say, when it began is ours: clocks may
     // be off.

@@ -56,6 +56,7 @@ std::string to_json(const RunStateFile& state) {
       {"head_host", state.head_host},
       {"head_directory", state.head_directory},
       {"hosts", state.hosts},
+      {"ssh_options", state.ssh_options},
       {"job_id", state.job_id}};
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
@@ -89,6 +90,7 @@ Result<RunStateFile> parse_run_state(
     state.head_host = object.value("head_host", "");
     state.head_directory = object.value("head_directory", "");
     state.hosts = object.value("hosts", std::vector<std::string>());
+    state.ssh_options = object.value("ssh_options", std::vector<std::string>());
     state.job_id = object.value("job_id", "");
   } catch (const json::exception& error) {
     return Error(

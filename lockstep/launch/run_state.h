@@ -37,8 +37,9 @@ struct RunStateFile {
   // it and the run directory there. Then this directory is a mirror.
   std::string head_host;
   std::string head_directory;
-  std::vector<std::string> hosts;  // of the nodes, as the user wrote them
-  std::string job_id;              // of Slurm or of mpirun's process
+  std::vector<std::string> hosts;        // of the nodes, as the user wrote them
+  std::vector<std::string> ssh_options;  // with which they are reached
+  std::string job_id;                    // of Slurm or of mpirun's process
 
   bool is_running() const { return state == "running"; }
   bool is_remote() const { return !head_host.empty(); }
