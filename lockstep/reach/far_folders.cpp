@@ -104,7 +104,7 @@ place_file(const os::Path& from, const os::Path& path, const json& facts) {
 
 json folder_record(const os::Path& folder) {
   const auto text = os::real_files().read(record_path(folder));
-  json record = text ? json::from_cbor(*text, true, false) : json();
+  json record = text ? parse_cbor(*text) : json();
   if (!record.is_object() || !record.contains("files") ||
       !record["files"].is_object()) {
     return {{"digest", ""}, {"files", json::object()}};

@@ -31,6 +31,9 @@ Result<Result<nlohmann::json>> read_answer(
     os::Connection& connection,
     os::Deadline deadline);
 
+// What is no CBOR gives null: nothing is thrown.
+nlohmann::json parse_cbor(const std::string& text);
+
 // A field of a message that must be there: kCorrupt names the one that is
 // not, or is of another kind.
 Result<std::string> text_field(const nlohmann::json& from, const char* name);
