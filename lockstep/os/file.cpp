@@ -49,11 +49,12 @@ Result<void> fill_and_rename(
     Descriptor descriptor,
     const Path& temporary,
     const Path& path,
-    std::span<const std::string_view> parts) {
+    std::span<const std::string_view> parts,
+    bool durable) {
   for (std::string_view part : parts) {
     LOCKSTEP_TRY(write_whole(descriptor.get(), part, path));
   }
-  if (::fsync(descriptor.get()) != 0) {
+  if (durable && ::fsync(descriptor.get()) != 0) {
     return os_error(fmt::format("cannot sync {}", path.string()), errno);
   }
   // Network file systems and quotas report some failures only here.
@@ -69,7 +70,8 @@ Result<void> fill_and_rename(
 Result<void> replace_file(
     const Path& path,
     std::span<const std::string_view> parts,
-    mode_t mode) {
+    mode_t mode,
+    bool durable) {
   static std::atomic<uint64_t> counter{0};
   Path temporary = path.parent_path() / fmt::format(
                                             ".{}.tmp-{}-{}",
@@ -82,12 +84,13 @@ Result<void> replace_file(
   if (!descriptor) {
     return os_error(fmt::format("cannot write {}", path.string()), errno);
   }
-  auto written = fill_and_rename(std::move(descriptor), temporary, path, parts);
+  auto written =
+      fill_and_rename(std::move(descriptor), temporary, path, parts, durable);
   if (!written) {
     ::unlink(temporary.c_str());
     return written;
   }
-  return sync_folder(path);
+  return durable ? sync_folder(path) : Result<void>();
 }
 
 class RealAppender : public Appender {
@@ -143,7 +146,7 @@ class RealFileSystem : public FileSystem {
   Result<void> write_atomic(
       const Path& path,
       std::span<const std::string_view> parts) override {
-    return replace_file(path, parts, 0666);
+    return replace_file(path, parts, 0666, true);
   }
 
   Result<std::unique_ptr<Appender>> open_append(const Path& path) override {
@@ -236,7 +239,7 @@ FileSystem& real_files() {
 }
 
 Result<void> write_private(const Path& path, std::string_view content) {
-  return replace_file(path, {&content, 1}, 0600);
+  return replace_file(path, {&content, 1}, 0600, false);
 }
 
 Result<MappedFile> MappedFile::open(const Path& path) {

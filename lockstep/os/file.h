@@ -56,7 +56,7 @@ class FileSystem {
 
 FileSystem& real_files();
 
-// write_atomic on the real file system for a secret: mode 0600.
+// For a secret: mode 0600, renamed, not synced: it ends with its run anyway.
 Result<void> write_private(const Path& path, std::string_view content);
 
 class FakeFileSystem : public FileSystem {
