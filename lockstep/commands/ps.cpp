@@ -99,11 +99,10 @@ Result<int> list(const Context& context) {
       log_warning(state.error().to_string());
       continue;
     }
-    rows.push_back(
-        {run,
-         state->value_or(
-             launch::RunStateFile{.id = run.id(), .state = "alone"}),
-         launch::last_step(run)});
+    launch::RunStateFile alone;
+    alone.id = run.id();
+    alone.state = "alone";
+    rows.push_back({run, state->value_or(alone), launch::last_step(run)});
   }
   ask_heads(rows);
   nlohmann::json all = nlohmann::json::array();
