@@ -8,6 +8,7 @@
 #include "lockstep/commands/command.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/head.h"
+#include "lockstep/launch/container.h"
 #include "lockstep/launch/keeper.h"
 
 namespace lockstep::commands {
@@ -137,6 +138,13 @@ int run_command_line(int argc, char** argv) {
   }
   if (argc == 2 && std::string_view(argv[1]) == "far-end") {
     return far_end_main();
+  }
+  // Around a rank in a container, on its node.
+  if (argc >= 4 && std::string_view(argv[1]) == "contain") {
+    return launch::contain_main(argv[2], {argv + 4, argv + argc});
+  }
+  if (argc == 3 && std::string_view(argv[1]) == "uncontain") {
+    return launch::uncontain_main(argv[2]);
   }
   Context context;
   context.started = os::real_clock().now();

@@ -33,6 +33,9 @@ struct RankCommand {
   // Read events from its output, for programs that write none; may be empty.
   std::string iteration_pattern;
   std::string epoch_pattern;
+  // Run once the rank's process is gone, however it ended, with its variables:
+  // ends what is not below it (a container). May be empty.
+  std::vector<std::string> after;
 };
 
 struct StartRequest {

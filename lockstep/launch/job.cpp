@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "lockstep/base/nearest.h"
+#include "lockstep/launch/container.h"
 #include "lockstep/launch/pattern.h"
 
 namespace lockstep::launch {
@@ -162,8 +163,53 @@ Result<void> check_program(const Job& job, const Node& tree) {
         .with_fix(
             "add 'run: python3 train.py' or 'train: {recipe: dcgan, ...}'");
   }
-  LOCKSTEP_TRY(job_command(job, "lockstep-train", 0));
+  for (const int rank : {0, 1}) {
+    LOCKSTEP_TRY(job_command(job, "lockstep-train", 0, rank));
+  }
+  LOCKSTEP_TRY(job_container(job));
   return {};
+}
+
+// A text goes through a shell, a list is the argument vector as it stands.
+Result<std::vector<std::string>>
+command_of(const Node& node, const std::string& key, const char* shell) {
+  if (node.kind() == Node::Kind::kScalar) {
+    return std::vector<std::string>{shell, "-c", node.text()};
+  }
+  if (node.kind() != Node::Kind::kList) {
+    return invalid(
+        node.place(), key + " must be a command or a list of arguments");
+  }
+  std::vector<std::string> argv;
+  for (const Node& item : node.items()) {
+    if (item.kind() != Node::Kind::kScalar) {
+      return invalid(item.place(), key + ": every argument must be a text");
+    }
+    argv.push_back(item.text());
+  }
+  if (argv.empty() || argv[0].empty()) {
+    return invalid(node.place(), key + ": no program is named");
+  }
+  return argv;
+}
+
+// The program of a rank when each role has its own.
+Result<std::vector<std::string>>
+role_command(const Node& run, int rank, const char* shell) {
+  for (const auto& [role, program] : run.entries()) {
+    if (role != "head" && role != "worker") {
+      return invalid(
+          program.place(), fmt::format("run.{}: accepted: head, worker", role));
+    }
+  }
+  const std::string role = rank == 0 ? "head" : "worker";
+  const Node* program = run.find(role);
+  if (program == nullptr || !given(*program)) {
+    return invalid(
+        run.place(),
+        fmt::format("run: '{}' is missing; both head and worker are", role));
+  }
+  return command_of(*program, "run." + role, shell);
 }
 
 Result<Job>
@@ -277,6 +323,15 @@ void HangConfig::bind(config::Binder& binder) {
       });
 }
 
+void MpiConfig::bind(config::Binder& binder) {
+  binder.field("options", options, "more options of mpirun");
+}
+
+void SlurmConfig::bind(config::Binder& binder) {
+  binder.field("partition", partition, "of the cluster; absent: its default");
+  binder.field("options", options, "more options of sbatch");
+}
+
 void OptimiseConfig::bind(config::Binder& binder) {
   binder.field("goal", goal, "cost or time");
   binder.field("period", period, "between decisions");
@@ -298,7 +353,8 @@ void Job::bind(config::Binder& binder) {
   binder.raw("secrets", secrets, "names taken from your environment");
   binder.field("file_mounts", file_mounts, "data brought to the nodes");
   binder.field("setup", setup, "shell commands before the ranks start");
-  binder.raw("run", run, "a shell command, or a list of arguments");
+  binder.raw(
+      "run", run, "a shell command, a list of arguments, or {head:, worker:}");
   binder.raw("train", train, "recipe and keys of the native trainer");
   binder.group("iterations", iterations, "how to read steps from the output");
   binder.group("epochs", epochs, "how to read epochs from the output");
@@ -315,6 +371,8 @@ void Job::bind(config::Binder& binder) {
       "grace", grace, "between stop_signal and SIGKILL", config::at_least(0));
   binder.group("hang", hang, "ranks that take no more steps");
   binder.group("optimise", optimise, "change the machines while it runs");
+  binder.group("mpi", mpi, "for launcher mpi");
+  binder.group("slurm", slurm, "for launcher slurm");
   binder.field("budget", budget, "most dollars", config::above(0));
   binder.field("max_duration", max_duration, "longest run", config::above(0));
 }
@@ -471,7 +529,7 @@ Result<std::vector<std::string>> trainer_arguments(const Node& train) {
 }
 
 Result<std::vector<std::string>>
-job_command(const Job& job, const os::Path& trainer, int generation) {
+job_command(const Job& job, const os::Path& trainer, int generation, int rank) {
   if (given(job.train)) {
     LOCKSTEP_ASSIGN(
         std::vector<std::string> arguments, trainer_arguments(job.train));
@@ -481,36 +539,17 @@ job_command(const Job& job, const os::Path& trainer, int generation) {
     if (generation > 0 && !told) {
       arguments.emplace_back("trainer.resume=auto");
     }
-    arguments.insert(arguments.begin(), trainer.string());
+    arguments.insert(
+        arguments.begin(),
+        given(job.container) ? "lockstep-train" : trainer.string());
     return arguments;
   }
-  switch (job.run.kind()) {
-    case Node::Kind::kScalar:
-      return std::vector<std::string>{"bash", "-c", job.run.text()};
-    case Node::Kind::kList: {
-      std::vector<std::string> argv;
-      for (const Node& item : job.run.items()) {
-        if (item.kind() != Node::Kind::kScalar) {
-          return invalid(item.place(), "run: every argument must be a text");
-        }
-        argv.push_back(item.text());
-      }
-      if (argv.empty() || argv[0].empty()) {
-        return invalid(job.run.place(), "run: no program is named");
-      }
-      return argv;
-    }
-    case Node::Kind::kMap:
-      for (const auto& [role, program] : job.run.entries()) {
-        if (role != "head" && role != "worker") {
-          return invalid(
-              program.place(),
-              fmt::format("run.{}: accepted: head, worker", role));
-        }
-      }
-      return std::vector<std::string>{"bash", "-c", "true"};
-    case Node::Kind::kNull:
-      break;
+  const char* shell = given(job.container) ? "sh" : "bash";
+  if (job.run.kind() == Node::Kind::kMap) {
+    return role_command(job.run, rank, shell);
+  }
+  if (given(job.run)) {
+    return command_of(job.run, "run", shell);
   }
   return invalid(job.run.place(), "run: no program is named");
 }

@@ -40,6 +40,19 @@ struct HangConfig {
   void bind(config::Binder& binder);
 };
 
+// For `launcher: mpi`.
+struct MpiConfig {
+  std::vector<std::string> options;  // of mpirun
+  void bind(config::Binder& binder);
+};
+
+// For `launcher: slurm`.
+struct SlurmConfig {
+  std::string partition;
+  std::vector<std::string> options;  // of sbatch
+  void bind(config::Binder& binder);
+};
+
 struct OptimiseConfig {
   std::string goal;
   std::optional<Duration> period;
@@ -68,6 +81,8 @@ struct Job {
   Duration grace = std::chrono::seconds(60);
   HangConfig hang;
   OptimiseConfig optimise;
+  MpiConfig mpi;
+  SlurmConfig slurm;
   std::optional<Money> budget;
   std::optional<Duration> max_duration;
   void bind(config::Binder& binder);
@@ -107,9 +122,15 @@ Result<void> check_host_envs(
 Result<void> check_supported(const Job& job);
 
 // The argument vector of a rank. `trainer` is the path of lockstep-train;
-// `generation` above 0 makes it go on from the last checkpoint.
-Result<std::vector<std::string>>
-job_command(const Job& job, const os::Path& trainer, int generation);
+// `generation` above 0 makes it go on from the last checkpoint. With `run:
+// {head: ..., worker: ...}` rank 0 runs the head's program, all others the
+// worker's. In a container a shell command goes through sh, and the trainer is
+// the image's own.
+Result<std::vector<std::string>> job_command(
+    const Job& job,
+    const os::Path& trainer,
+    int generation,
+    int rank = 0);
 
 // The keys that differ from their defaults, as YAML that load_job takes back;
 // values of secrets are never in it.

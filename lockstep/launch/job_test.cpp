@@ -45,6 +45,44 @@ class JobTest : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
+TEST_F(JobTest, RolesHaveProgramsOfTheirOwn) {
+  const auto job = load("run: {head: ./scheduler, worker: [./work, -v]}\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_THAT(
+      *job_command(*job, "", 0, 0), ElementsAre("bash", "-c", "./scheduler"));
+  for (const int rank : {1, 7}) {
+    EXPECT_THAT(*job_command(*job, "", 0, rank), ElementsAre("./work", "-v"));
+  }
+  EXPECT_THAT(
+      error("run:\n  head: x\n"),
+      AllOf(HasSubstr("my-job.yaml:"), HasSubstr("'worker' is missing")));
+  EXPECT_THAT(error("run: {head: x, worker: []}\n"), HasSubstr("run.worker"));
+  EXPECT_THAT(error("run: {head: {a: b}, worker: x}\n"), HasSubstr("run.head"));
+}
+
+TEST_F(JobTest, AContainerHasItsOwnShellAndTrainer) {
+  const auto shell = load("run: echo\ncontainer: i\n");
+  EXPECT_THAT(arguments(*shell), ElementsAre("sh", "-c", "echo"));
+  const auto train = load("train: {recipe: vit}\ncontainer: i\n");
+  EXPECT_THAT(
+      *job_command(*train, "/here/lockstep-train", 0),
+      ElementsAre("lockstep-train", "vit"));
+  EXPECT_THAT(
+      error("run: x\ncontainer: {imag: i}\n"), HasSubstr("my-job.yaml:2"));
+}
+
+TEST_F(JobTest, LaunchersHaveOptions) {
+  const auto job = load(
+      "run: x\nmpi: {options: [--mca, btl, self]}\n"
+      "slurm: {partition: gpu, options: [--exclusive]}\n");
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  EXPECT_THAT(job->mpi.options, ElementsAre("--mca", "btl", "self"));
+  EXPECT_EQ(job->slurm.partition, "gpu");
+  EXPECT_THAT(job->slurm.options, ElementsAre("--exclusive"));
+  EXPECT_THAT(
+      error("run: x\nslurm: {partion: a}\n"), HasSubstr("slurm.partition"));
+}
+
 TEST_F(JobTest, ReadsEveryKeyOfTheManual) {
   const auto job = load(R"(
 name: cifar-vit
@@ -88,7 +126,6 @@ max_duration: 4h
   ASSERT_FALSE(supported.has_value());
   for (const char* key :
        {"resources.cloud: renting machines is not part of this version",
-        "container",
         "file_mounts",
         "outputs",
         "optimise"}) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "lockstep/base/log.h"
 #include "lockstep/launch/memory_facts.h"
@@ -23,6 +24,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr Duration kSweepGrace = milliseconds(500);
+constexpr Duration kAfterGrace = std::chrono::seconds(10);
 
 class Keeper {
  public:
@@ -57,6 +59,7 @@ class Keeper {
   struct Rank {
     int rank = 0;
     bool was_stopped = false;
+    os::SpawnOptions after;
   };
 
   int wait_milliseconds() const {
@@ -122,7 +125,9 @@ class Keeper {
         continue;
       }
       const int pid = (*process)->pid();
-      ranks_[pid] = {command.rank, false};
+      os::SpawnOptions after = options;
+      after.argv = command.after;
+      ranks_[pid] = {command.rank, false, std::move(after)};
       say({{"type", "started"}, {"rank", command.rank}, {"pid", pid}});
     }
   }
@@ -154,6 +159,7 @@ class Keeper {
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       const auto rank = ranks_.find(pid);
       if (rank == ranks_.end()) {
+        afters_.erase(pid);
         continue;  // an orphan of a rank
       }
       RankExited exit;
@@ -170,6 +176,7 @@ class Keeper {
       exit.out_of_memory = (exit.status.signal == SIGKILL ||
                             exit.status.code == 128 + SIGKILL) &&
                            !killing_ && memory_.was_out_of_memory(pid);
+      start_after(rank->second.after);
       ranks_.erase(rank);
       say(encode_exit(exit));
     }
@@ -181,7 +188,7 @@ class Keeper {
       }
     } else if (ranks_.empty() && !sweeping_) {
       sweeping_ = true;
-      signal_descendants(::getpid(), SIGTERM);
+      signal_descendants(::getpid(), SIGTERM, afters_);
       kill_at_ = os::Deadline::after(kSweepGrace);
     }
   }
@@ -195,8 +202,21 @@ class Keeper {
     for (auto& [pid, rank] : ranks_) {
       rank.was_stopped = true;
     }
-    signal_descendants(::getpid(), SIGKILL);
+    if (after_deadline_ && after_deadline_->passed()) {
+      afters_.clear();
+    }
+    signal_descendants(::getpid(), SIGKILL, afters_);
     kill_at_ = os::Deadline::after(milliseconds(20));
+  }
+
+  void start_after(os::SpawnOptions& options) {
+    if (options.argv.empty()) {
+      return;
+    }
+    if (const auto process = os::real_processes().spawn(options)) {
+      afters_.insert((*process)->pid());
+      after_deadline_ = os::Deadline::after(kAfterGrace);
+    }
   }
 
   void say(const json& message) {
@@ -208,6 +228,8 @@ class Keeper {
   KeeperChannel channel_;
   MemoryFacts memory_;
   std::map<int, Rank> ranks_;  // by pid
+  std::set<int> afters_;       // pids of what runs after ranks
+  std::optional<os::Deadline> after_deadline_;
   int stop_signal_ = SIGTERM;
   Duration orphan_grace_{};
   std::optional<os::Deadline> kill_at_;

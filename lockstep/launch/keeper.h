@@ -9,7 +9,8 @@
 //
 // Ending: the signal to every rank's process group, SIGKILL to all descendants
 // when the grace has passed, until none is left. What ranks leave behind when
-// all of them have ended gets SIGTERM and half a second.
+// all of them have ended gets SIGTERM and half a second. A rank's `after` is
+// started when the rank is gone and is spared by all this for a while.
 
 #include <memory>
 #include <string>

@@ -99,7 +99,8 @@ json encode_start(const StartRequest& request) {
          {"argv", command.argv},
          {"environment", command.environment},
          {"directory", command.directory.string()},
-         {"log", command.log.string()}});
+         {"log", command.log.string()},
+         {"after", command.after}});
   }
   return message;
 }
@@ -115,6 +116,7 @@ StartRequest decode_start(const json& message) {
     command.environment = one.at("environment").get<Environment>();
     command.directory = one.at("directory").get<std::string>();
     command.log = one.at("log").get<std::string>();
+    command.after = one.at("after").get<std::vector<std::string>>();
     request.commands.push_back(std::move(command));
   }
   return request;

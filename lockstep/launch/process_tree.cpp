@@ -69,7 +69,7 @@ std::optional<uint64_t> start_ticks(int pid) {
   return stat->start;
 }
 
-std::vector<int> descendants(int root) {
+std::vector<int> descendants(int root, const std::set<int>& spared) {
   std::unordered_multimap<int, int> children;
   std::unordered_map<int, char> states;
   DIR* proc = ::opendir("/proc");
@@ -97,6 +97,9 @@ std::vector<int> descendants(int root) {
     open.pop_back();
     const auto [first, last] = children.equal_range(parent);
     for (auto child = first; child != last; ++child) {
+      if (spared.contains(child->second)) {
+        continue;
+      }
       open.push_back(child->second);
       if (states[child->second] != 'Z') {
         found.push_back(child->second);
@@ -106,8 +109,8 @@ std::vector<int> descendants(int root) {
   return found;
 }
 
-size_t signal_descendants(int root, int number) {
-  const std::vector<int> pids = descendants(root);
+size_t signal_descendants(int root, int number, const std::set<int>& spared) {
+  const std::vector<int> pids = descendants(root, spared);
   for (const int pid : pids) {
     ::kill(pid, number);
   }

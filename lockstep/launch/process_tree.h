@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace lockstep::launch {
@@ -13,11 +14,13 @@ namespace lockstep::launch {
 // Makes orphans below us our children, whatever session they moved to.
 void become_subreaper();
 
-// Every living descendant of `root` (zombies left out), in no order.
-std::vector<int> descendants(int root);
+// Every living descendant of `root` (zombies left out), in no order; without
+// the trees of `spared`.
+std::vector<int> descendants(int root, const std::set<int>& spared = {});
 
-// Sends a signal to every descendant of `root`; how many there were.
-size_t signal_descendants(int root, int number);
+// Sends a signal to every one of them; how many there were.
+size_t
+signal_descendants(int root, int number, const std::set<int>& spared = {});
 
 // SIGKILL to all descendants of this process, and reaps, until none is left or
 // the seconds have passed. True when none is left.

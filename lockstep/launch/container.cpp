@@ -1,0 +1,426 @@
+#include "lockstep/launch/container.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "lockstep/base/nearest.h"
+#include "lockstep/launch/shell.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/os/descriptor.h"
+#include "lockstep/os/process.h"
+
+namespace lockstep::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using config::Node;
+using nlohmann::json;
+
+constexpr int kCannotRun = 125;  // as docker says it
+// The binary of whoever starts the rank: a keeper of ours.
+constexpr const char* kOwnProgram = "/proc/self/exe";
+constexpr auto kBuildPatience = std::chrono::hours(2);
+constexpr auto kEndPatience = std::chrono::seconds(10);
+
+const std::vector<std::string>& engines() {
+  static const std::vector<std::string> names = {"docker", "podman"};
+  return names;
+}
+
+Error invalid(const config::Place& place, const std::string& what) {
+  const std::string where = place.to_string();
+  return Error(
+      ErrorCode::kInvalidInput,
+      where.empty() ? what : fmt::format("{}: {}", where, what));
+}
+
+Result<std::string> text_of(const Node& node, const std::string& key) {
+  if (node.kind() != Node::Kind::kScalar || node.text().empty()) {
+    return invalid(node.place(), key + " must be one text");
+  }
+  return node.text();
+}
+
+Result<void>
+take_key(ContainerConfig& config, const std::string& key, const Node& value) {
+  const std::string full = "container." + key;
+  if (key == "image") {
+    LOCKSTEP_ASSIGN(config.image, text_of(value, full));
+  } else if (key == "build") {
+    LOCKSTEP_ASSIGN(config.build, text_of(value, full));
+  } else if (key == "engine") {
+    LOCKSTEP_ASSIGN(config.engine, text_of(value, full));
+    if (std::ranges::find(engines(), config.engine) == engines().end()) {
+      return invalid(
+          value.place(), fmt::format("{}: accepted: docker, podman", full));
+    }
+  } else if (key == "options") {
+    if (value.kind() != Node::Kind::kList) {
+      return invalid(value.place(), full + " must be a list of texts");
+    }
+    for (const Node& item : value.items()) {
+      LOCKSTEP_ASSIGN(std::string option, text_of(item, full));
+      config.options.push_back(std::move(option));
+    }
+  } else {
+    const std::vector<std::string> keys = {
+        "image", "build", "engine", "options"};
+    return invalid(
+        value.place(),
+        fmt::format("unknown key '{}'; {}", full, suggest(key, keys)));
+  }
+  return {};
+}
+
+// What tells a rank who it is; all else of a node stays outside.
+bool belongs_to_rank(const std::string& name) {
+  constexpr std::array<std::string_view, 12> kNames = {
+      "RANK",
+      "WORLD_SIZE",
+      "LOCAL_RANK",
+      "LOCAL_WORLD_SIZE",
+      "NODE_RANK",
+      "GROUP_RANK",
+      "MASTER_ADDR",
+      "MASTER_PORT",
+      "OMP_NUM_THREADS",
+      "GLOO_SOCKET_IFNAME",
+      "NCCL_SOCKET_IFNAME",
+      "CUDA_VISIBLE_DEVICES"};
+  return std::ranges::find(kNames, name) != kNames.end() ||
+         (name.starts_with("LOCKSTEP_") && name != "LOCKSTEP_SHIM") ||
+         name.starts_with("TORCHELASTIC_") || name.starts_with("OMPI_") ||
+         name.starts_with("PMIX_") || name.starts_with("SLURM_");
+}
+
+struct Engine {
+  std::string name;
+  std::string program;
+};
+
+Result<Engine> choose_engine(const ContainerConfig& config) {
+  for (const std::string& name : engines()) {
+    if (!config.engine.empty() && config.engine != name) {
+      continue;
+    }
+    if (std::string program = find_in_path(name); !program.empty()) {
+      return Engine{name, std::move(program)};
+    }
+  }
+  char host[256] = "this node";
+  ::gethostname(host, sizeof host - 1);
+  return Error(
+             ErrorCode::kNotFound,
+             fmt::format(
+                 "{} is not installed on {}",
+                 config.engine.empty() ? "neither docker nor podman"
+                                       : config.engine,
+                 host))
+      .with_fix("install it there, or drop 'container'");
+}
+
+Result<void> call(
+    const std::vector<std::string>& argv,
+    Duration patience,
+    const std::optional<os::Path>& output = {}) {
+  os::SpawnOptions options;
+  options.argv = argv;
+  options.environment = os::environment();
+  options.output = output;
+  options.new_group = false;
+  LOCKSTEP_ASSIGN(auto process, os::real_processes().spawn(options));
+  const auto status = process->wait(os::Deadline::after(patience));
+  if (!status) {
+    (void)process->signal(SIGKILL).has_value();
+    return Error(status.error());
+  }
+  if (!status->ok()) {
+    return Error(
+        ErrorCode::kUnavailable,
+        fmt::format(
+            "{} {}: {}",
+            fs::path(argv[0]).filename().string(),
+            argv[1],
+            status->to_string()));
+  }
+  return {};
+}
+
+std::string read_id(const os::Path& file) {
+  const auto text = os::real_files().read(file);
+  if (!text) {
+    return "";
+  }
+  return text->substr(0, text->find_first_of(" \n"));
+}
+
+// The engine's cache knows by content what must be built; we only ask it once
+// for each run and node, whichever rank comes first.
+Result<std::string> build_image(
+    const Engine& engine,
+    const ContainerSpec& spec) {
+  char host[256] = "node";
+  ::gethostname(host, sizeof host - 1);
+  const os::Path id = spec.folder / fmt::format("image-{}", host);
+  const std::string lock = id.string() + ".lock";
+  const os::Descriptor held(
+      ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!held || ::flock(held.get(), LOCK_EX) != 0) {
+    return os_error(fmt::format("cannot lock {}", lock), errno);
+  }
+  if (std::string known = read_id(id); !known.empty()) {
+    return known;
+  }
+  os::Path file = spec.config.build;
+  if (file.is_relative()) {
+    file = spec.workdir / file;
+  }
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) {
+    file /= "Dockerfile";
+  }
+  if (!fs::exists(file, ignored)) {
+    return Error(
+               ErrorCode::kNotFound,
+               fmt::format("container.build: {} is not there", file.string()))
+        .with_fix("name a Dockerfile inside the workdir");
+  }
+  const std::string fresh = id.string() + ".new";
+  std::vector<std::string> argv = {engine.program, "build", "-q"};
+  for (const std::string& word :
+       {std::string("--network=host"),
+        "--iidfile=" + fresh,
+        "--file=" + file.lexically_normal().string(),
+        file.parent_path().lexically_normal().string()}) {
+    argv.push_back(word);
+  }
+  LOCKSTEP_TRY(call(argv, kBuildPatience)
+                   .with_context(fmt::format("building {}", file.string())));
+  std::string built = read_id(fresh);
+  if (built.empty() || ::rename(fresh.c_str(), id.c_str()) != 0) {
+    return os_error(fmt::format("cannot keep {}", id.string()), errno);
+  }
+  return built;
+}
+
+int fail(const Error& error) {
+  fmt::print(stderr, "lockstep: {}\n", error.to_string());
+  return kCannotRun;
+}
+
+}  // namespace
+
+Result<std::optional<ContainerConfig>> job_container(const Job& job) {
+  const Node& node = job.container;
+  ContainerConfig config;
+  switch (node.kind()) {
+    case Node::Kind::kNull:
+      return std::optional<ContainerConfig>();
+    case Node::Kind::kScalar:
+      if (node.text().empty()) {
+        return invalid(node.place(), "container: no image is named");
+      }
+      config.image = node.text();
+      return std::optional(std::move(config));
+    case Node::Kind::kList:
+      return invalid(
+          node.place(), "container must be an image or {build: Dockerfile}");
+    case Node::Kind::kMap:
+      break;
+  }
+  for (const auto& [key, value] : node.entries()) {
+    LOCKSTEP_TRY(take_key(config, key, value));
+  }
+  if (config.image.empty() == config.build.empty()) {
+    return invalid(
+        node.place(), "container needs either 'image' or 'build', not both");
+  }
+  return std::optional(std::move(config));
+}
+
+std::string to_json(const ContainerSpec& spec) {
+  json mounts = json::array();
+  for (const os::Path& mount : spec.mounts) {
+    mounts.push_back(mount.string());
+  }
+  const json object = {
+      {"image", spec.config.image},
+      {"build", spec.config.build},
+      {"engine", spec.config.engine},
+      {"options", spec.config.options},
+      {"name", spec.name},
+      {"workdir", spec.workdir.string()},
+      {"mounts", std::move(mounts)},
+      {"variables", spec.variables},
+      {"folder", spec.folder.string()}};
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Result<ContainerSpec> parse_container_spec(const std::string& text) {
+  ContainerSpec spec;
+  try {
+    const json object = json::parse(text);
+    spec.config.image = object.at("image").get<std::string>();
+    spec.config.build = object.at("build").get<std::string>();
+    spec.config.engine = object.at("engine").get<std::string>();
+    spec.config.options = object.at("options").get<std::vector<std::string>>();
+    spec.name = object.at("name").get<std::string>();
+    spec.workdir = object.at("workdir").get<std::string>();
+    for (const json& mount : object.at("mounts")) {
+      spec.mounts.emplace_back(mount.get<std::string>());
+    }
+    spec.variables = object.at("variables").get<std::vector<std::string>>();
+    spec.folder = object.at("folder").get<std::string>();
+  } catch (const json::exception& error) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("not the description of a container: {}", error.what()));
+  }
+  return spec;
+}
+
+void contain(
+    RankCommand& command,
+    const ContainerConfig& config,
+    const std::string& run_id,
+    int generation,
+    const os::Path& folder,
+    std::vector<os::Path> mounts,
+    const Environment& wanted) {
+  ContainerSpec spec;
+  spec.config = config;
+  spec.name =
+      fmt::format("lockstep-{}-g{}-r{}", run_id, generation, command.rank);
+  spec.workdir = command.directory;
+  spec.mounts = std::move(mounts);
+  spec.folder = folder;
+  for (const auto& [name, value] : command.environment) {
+    if (belongs_to_rank(name) || wanted.contains(name)) {
+      spec.variables.push_back(name);
+    }
+  }
+  const std::string text = to_json(spec);
+  std::vector<std::string> argv = {kOwnProgram, "contain", text, "--"};
+  for (std::string& word : command.argv) {
+    argv.push_back(std::move(word));
+  }
+  command.argv = std::move(argv);
+  command.after = {kOwnProgram, "uncontain", text};
+}
+
+std::vector<std::string> run_arguments(
+    const ContainerSpec& spec,
+    const std::string& engine,
+    const std::string& image,
+    const std::vector<std::string>& argv,
+    bool has_gpus,
+    unsigned user,
+    unsigned group) {
+  // --init: a program as process 1 would not hear SIGTERM.
+  std::vector<std::string> words = {
+      "run",
+      "--rm",
+      "--init",
+      "--name",
+      spec.name,
+      "--network",
+      "host",
+      "--ipc",
+      "host"};
+  const auto add = [&](const std::string& option, const std::string& value) {
+    words.push_back(option);
+    words.push_back(value);
+  };
+  std::vector<os::Path> mounts = {spec.workdir};
+  for (const os::Path& mount : spec.mounts) {
+    if (std::ranges::find(mounts, mount) == mounts.end()) {
+      mounts.push_back(mount);
+    }
+  }
+  for (const os::Path& mount : mounts) {
+    add("--volume", fmt::format("{0}:{0}", mount.string()));
+  }
+  add("--workdir", spec.workdir.string());
+  for (const std::string& name : spec.variables) {
+    add("--env", name);  // its value comes from the engine's own environment
+  }
+  // podman without root maps its root to the user by itself.
+  if (user != 0 && engine == "docker") {
+    add("--user", fmt::format("{}:{}", user, group));
+  }
+  if (has_gpus && engine == "docker") {
+    add("--gpus", "all");
+  } else if (has_gpus) {
+    add("--device", "nvidia.com/gpu=all");
+  }
+  words.insert(
+      words.end(), spec.config.options.begin(), spec.config.options.end());
+  words.push_back(image);
+  words.insert(words.end(), argv.begin(), argv.end());
+  return words;
+}
+
+int contain_main(
+    const std::string& text,
+    const std::vector<std::string>& argv) {
+  auto spec = parse_container_spec(text);
+  if (!spec) {
+    return fail(spec.error());
+  }
+  const auto engine = choose_engine(spec->config);
+  if (!engine) {
+    return fail(engine.error());
+  }
+  std::string image = spec->config.image;
+  if (image.empty()) {
+    auto built = build_image(*engine, *spec);
+    if (!built) {
+      return fail(built.error());
+    }
+    image = std::move(*built);
+  }
+  std::erase_if(spec->mounts, [](const os::Path& mount) {
+    std::error_code ignored;
+    return !fs::exists(mount, ignored);
+  });
+  const bool has_gpus = ::access("/dev/nvidiactl", F_OK) == 0;
+  std::vector<std::string> words = run_arguments(
+      *spec, engine->name, image, argv, has_gpus, ::getuid(), ::getgid());
+  std::vector<char*> pointers = {const_cast<char*>(engine->program.c_str())};
+  for (std::string& word : words) {
+    pointers.push_back(word.data());
+  }
+  pointers.push_back(nullptr);
+  ::execv(pointers[0], pointers.data());
+  return fail(os_error("cannot execute " + engine->program, errno));
+}
+
+int uncontain_main(const std::string& text) {
+  const auto spec = parse_container_spec(text);
+  if (!spec) {
+    return fail(spec.error());
+  }
+  const auto engine = choose_engine(spec->config);
+  if (!engine) {
+    return 0;  // then there is no container either
+  }
+  // Not there is the usual answer: a rank that ended took its container along.
+  const auto removed = call(
+      {engine->program, "rm", "--force", spec->name},
+      kEndPatience,
+      "/dev/null");
+  return removed ? 0 : 1;
+}
+
+}  // namespace lockstep::launch
