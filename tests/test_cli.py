@@ -81,7 +81,6 @@ def test_near_names_are_told(control, words, hint):
         ["run", "--nodes", "2", "--", "true"],
         ["run", "--launcher", "slurm", "--", "true"],
         ["run", "--launcher", "nope", "--", "true"],
-        ["run", "--container", "i", "--", "true"],
         ["run", "--launcher", "ssh", "--", "true"],
         ["run", "--detach", "--", "no-such-program"],
         ["attach", "no-such-run"],

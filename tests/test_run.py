@@ -309,7 +309,6 @@ def test_mistyped_key_has_its_line(control):
     [
         ("resources: {cluster: a}\n", "resources.cluster: running on clusters"),
         ("resources: {cloud: aws}\n", "resources.cloud"),
-        ("container: x\n", "container"),
         ("file_mounts: {a: 's3://b'}\n", "file_mounts"),
     ],
 )

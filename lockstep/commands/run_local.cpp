@@ -53,7 +53,10 @@ Result<LocalPlan> make_plan(const RunOrder& order) {
   request.timeout = order.priced.timeout;
   LOCKSTEP_ASSIGN(request.trainer, find_trainer(job));
   LOCKSTEP_ASSIGN(plan.argv, launch::job_command(job, request.trainer, 0));
-  LOCKSTEP_TRY(check_program(job, plan.argv[0]));
+  // What runs in a container is the image's own.
+  if (job.container.kind() == config::Node::Kind::kNull) {
+    LOCKSTEP_TRY(check_program(job, plan.argv[0]));
+  }
   request.program = program_name(job, plan.argv);
   const auto launcher = launch::make_local_launcher(own_program());
   LOCKSTEP_ASSIGN(auto nodes, launcher->nodes(job.procs_per_node.value_or(0)));

@@ -58,9 +58,6 @@ Result<void> refuse_absent(const RunOptions& options) {
   if (options.launcher == "mpi" || options.launcher == "slurm") {
     return refuse("--launcher", "any launcher but 'local' and 'ssh'");
   }
-  if (!options.container.empty()) {
-    return refuse("--container", "running in a container");
-  }
   if (!options.keep.empty()) {
     return refuse("--keep", "keeping machines");
   }
@@ -100,6 +97,10 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
   }
   if (!options.setup.empty()) {
     job.setup = options.setup;
+  }
+  if (!options.container.empty()) {
+    job.container =
+        config::Node::scalar(options.container, {"--container", 0}, true);
   }
   if (!options.workdir.empty()) {
     job.workdir = fs::absolute(options.workdir).lexically_normal().string();
@@ -191,6 +192,9 @@ void add_run_options(CLI::App& verb, RunOptions& options, Context& context) {
       ->allow_extra_args(false);
   verb.add_option("--workdir", o.workdir, "folder the ranks start in")
       ->type_name("DIR");
+  verb.add_option(
+          "--container", o.container, "image for the ranks: docker or podman")
+      ->type_name("I");
   verb.add_option("--setup", o.setup, "shell command before the ranks start")
       ->type_name("CMD");
   verb.add_option("--timeout", o.timeout, "end it after this; exit code 124")
@@ -236,9 +240,6 @@ void add_run_options(CLI::App& verb, RunOptions& options, Context& context) {
       ->group(many);
   // What is not there yet is refused by name, not as an unknown word.
   const std::string later = "Not part of this version";
-  verb.add_option("--container", o.container, "image for the ranks")
-      ->type_name("I")
-      ->group(later);
   verb.add_option("--cluster", o.cluster, "running cluster")
       ->type_name("C")
       ->group(later);

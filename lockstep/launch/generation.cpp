@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/launch/container.h"
 #include "lockstep/launch/python_module.h"
 #include "lockstep/os/socket.h"
 
@@ -26,7 +27,8 @@ GenerationFacts facts_on(
   result.run_id = facts.run_id;
   result.run_directory = place.run_directory.string();
   result.events_directory = (place.folder / "ranks").string();
-  result.master_address = place.head_address;
+  result.master_address =
+      place.master_address.empty() ? place.head_address : place.master_address;
   result.master_port = facts.master_port;
   os::Address coordinator;
   coordinator.host = place.head_address;
@@ -96,13 +98,15 @@ Result<std::map<size_t, StartRequest>> make_starts(
     const Generation& generation,
     const StartFacts& facts) {
   std::map<size_t, StartRequest> starts;
+  LOCKSTEP_ASSIGN(const auto container, job_container(job));
   for (const RankSlot& slot : generation.plan.slots) {
     const NodePlace& place =
         generation.places.at(static_cast<size_t>(slot.node));
     RankCommand command;
     command.rank = slot.rank;
     LOCKSTEP_ASSIGN(
-        command.argv, job_command(job, place.trainer, generation.number));
+        command.argv,
+        job_command(job, place.trainer, generation.number, slot.rank));
     command.environment = rank_environment(
         generation.plan,
         slot,
@@ -119,6 +123,16 @@ Result<std::map<size_t, StartRequest>> make_starts(
     if (slot.rank == 0) {
       command.iteration_pattern = job.iterations.pattern;
       command.epoch_pattern = job.epochs.pattern;
+    }
+    if (container) {
+      contain(
+          command,
+          *container,
+          facts.run_id,
+          generation.number,
+          place.folder,
+          {place.run_directory, place.folder},
+          wanted_by(job, place));
     }
     StartRequest& start =
         starts[generation.members.at(static_cast<size_t>(slot.rank))];

@@ -26,9 +26,11 @@ struct NodePlace {
   os::Path key_file;       // LOCKSTEP_KEY_FILE: <folder>/.key of an agent
   Environment inherited;   // PATH, HOME, ... of that node
   Environment envs;        // of this node alone, over the job's
-  // MASTER_ADDR, and the host of LOCKSTEP_COORDINATOR. The coordinator listens
-  // on 0.0.0.0 when there is more than one node.
+  // The host of LOCKSTEP_COORDINATOR, and MASTER_ADDR where none is given. The
+  // coordinator listens on 0.0.0.0 when there is more than one node.
   std::string head_address;
+  // Where rank 0 runs when that is not the head (mpi).
+  std::string master_address;
 };
 
 struct Generation {

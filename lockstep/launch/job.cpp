@@ -488,7 +488,6 @@ Result<void> check_supported(const Job& job) {
   refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
   refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
   refuse(!resources.image_id.empty(), "resources.image_id", cloud);
-  refuse(given(job.container), "container", "running in a container");
   for (const auto& [name, source] : job.file_mounts) {
     refuse(
         source.find("://") != std::string::npos,
@@ -501,8 +500,6 @@ Result<void> check_supported(const Job& job) {
           !job.optimise.candidates.empty(),
       "optimise",
       "changing machines while a job runs");
-  refuse(
-      job.run.kind() == Node::Kind::kMap, "run", "one program for each role");
   if (lacking.empty()) {
     return {};
   }

@@ -62,6 +62,17 @@ class LocalAgent : public Agent {
       return Error(ErrorCode::kUnavailable, "the keeper is gone");
     }
     idle_ = false;
+    afters_.clear();
+    for (const RankCommand& command : request.commands) {
+      if (!command.after.empty()) {
+        os::SpawnOptions after;
+        after.argv = command.after;
+        after.environment = command.environment;
+        after.directory = command.directory;
+        after.output = command.log;
+        afters_.push_back(std::move(after));
+      }
+    }
     return keeper_.channel->send(encode_start(request));
   }
 
@@ -188,12 +199,26 @@ class LocalAgent : public Agent {
       // Ranks died with the keeper; what they started is ours now.
       keeper_.channel.reset();
       const bool clean = end_descendants(5);
+      run_afters();
       reports.emplace_back(
           NodeLost{
               clean ? "its keeper process was ended"
                     : "its keeper process was ended, and some processes it "
                       "started do not end"});
     }
+  }
+
+  // The keeper can no longer do it.
+  void run_afters() {
+    for (const os::SpawnOptions& after : afters_) {
+      constexpr auto kPatience = std::chrono::seconds(10);
+      if (const auto process = os::real_processes().spawn(after);
+          process &&
+          !(*process)->wait(os::Deadline::after(kPatience)).has_value()) {
+        (void)(*process)->signal(SIGKILL).has_value();
+      }
+    }
+    afters_.clear();
   }
 
   void read_events(int rank, RankFiles& one, std::vector<Report>& reports) {
@@ -243,6 +268,7 @@ class LocalAgent : public Agent {
 
   std::string host_;
   KeeperHandle keeper_;
+  std::vector<os::SpawnOptions> afters_;
   std::map<int, RankFiles> files_;  // by rank
   std::map<int, int> pids_;         // of ranks that run
   Places places_;
