@@ -79,7 +79,6 @@ def test_near_names_are_told(control, words, hint):
         ["run", "--hosts", "a", "--nodes", "2", "--", "true"],
         ["run", "--hostfile", "f", "--", "true"],
         ["run", "--nodes", "2", "--", "true"],
-        ["run", "--launcher", "slurm", "--", "true"],
         ["run", "--launcher", "nope", "--", "true"],
         ["run", "--launcher", "ssh", "--", "true"],
         ["run", "--detach", "--", "no-such-program"],

@@ -7,8 +7,8 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/launch/agent_main.h"
-#include "lockstep/launch/head.h"
 #include "lockstep/launch/container.h"
+#include "lockstep/launch/head.h"
 #include "lockstep/launch/keeper.h"
 
 namespace lockstep::commands {

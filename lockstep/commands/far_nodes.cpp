@@ -54,6 +54,7 @@ Result<void> ask_facts(FarNode& node) {
   node.cores = facts.value("cores", 1);
   node.gpus = static_cast<int>(facts.value("gpus", json::array()).size());
   node.home = facts.value("lockstep_home", "");
+  node.program = facts.value("program", "");
   node.environment = facts.value("environment", launch::Environment());
   for (const char* name :
        {"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND", "SSH_TTY"}) {
@@ -205,6 +206,9 @@ Result<void> prepare_node(FarNode& node, const Preparation& preparation) {
   }
   if (!job.setup.empty()) {
     LOCKSTEP_TRY(set_up(node, job.setup));
+  }
+  if (preparation.job.container.kind() != config::Node::Kind::kNull) {
+    return {};  // the program is the image's own
   }
   return check_program(node, preparation);
 }

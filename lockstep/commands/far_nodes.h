@@ -22,7 +22,8 @@ struct FarNode {
   int procs = 1;
   int cores = 1;
   int gpus = 0;
-  os::Path home;  // of lockstep there
+  os::Path home;     // of lockstep there
+  os::Path program;  // lockstep itself there
   os::Path workdir, trainer;
   launch::Environment environment;
   std::string setup_log;

@@ -11,6 +11,7 @@
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/launch/run_state.h"
+#include "lockstep/launch/slurm_mirror.h"
 #include "lockstep/reach/session.h"
 
 namespace lockstep::commands {
@@ -105,6 +106,9 @@ Result<int> list(const Context& context) {
     rows.push_back({run, state->value_or(alone), launch::last_step(run)});
   }
   ask_heads(rows);
+  for (Row& row : rows) {
+    row.state = launch::with_slurm(row.run, std::move(row.state));
+  }
   nlohmann::json all = nlohmann::json::array();
   Table table(
       {"run",

@@ -9,6 +9,7 @@
 #include "lockstep/commands/report.h"
 #include "lockstep/launch/mirror.h"
 #include "lockstep/launch/progress.h"
+#include "lockstep/launch/slurm_mirror.h"
 
 namespace lockstep::commands {
 
@@ -33,6 +34,9 @@ std::unique_ptr<launch::Mirror> mirror_of(
     const record::RunDirectory& run,
     const launch::RunStateFile& state,
     std::unique_ptr<reach::Session> session) {
+  if (state.launcher == "slurm") {
+    return launch::open_slurm_mirror(run, state);
+  }
   if (!state.is_remote()) {
     return nullptr;
   }

@@ -73,6 +73,12 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
     LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
     return options.detach ? run_detached(order) : run_local(order);
   }
+  if (launcher == "slurm") {
+    return run_on_slurm(order);
+  }
+  if (launcher == "mpi") {
+    return hosts.empty() ? run_local_mpi(order) : run_on_mpi_hosts(order);
+  }
   if (hosts.empty()) {
     return std::move(invalid("launcher ssh needs hosts"))
         .with_fix("--hosts a,b, --hostfile F or resources.hosts");

@@ -131,6 +131,32 @@ class HostsRun {
     return write_first_state();
   }
 
+  // mpirun starts the ranks from here, so the head is here too. Its words are
+  // the same for all hosts.
+  Result<launch::HeadSpec> mpi_spec() const {
+    launch::HeadSpec spec = head_spec(make_key());
+    spec.launcher = "mpi";
+    spec.runs_dir = run_->path().parent_path();
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].program != nodes_[0].program) {
+        return Error(
+                   ErrorCode::kInvalidInput,
+                   fmt::format(
+                       "mpirun needs lockstep under one name on all hosts, "
+                       "but it is {} on {} and {} on {}",
+                       nodes_[0].program.string(),
+                       nodes_[0].host,
+                       nodes_[i].program.string(),
+                       nodes_[i].host))
+            .with_fix("set LOCKSTEP_FAR_HOME to a path that fits all");
+      }
+      spec.nodes[i].folder = nodes_[0].home / "nodes" / run_->id();
+      spec.nodes[i].program = nodes_[i].program;
+      spec.nodes[i].environment.clear();  // a shim's own
+    }
+    return spec;
+  }
+
   // The run cannot begin: what was started ends.
   void stop_head() {
     if (!head_runs_) {
@@ -383,6 +409,22 @@ Result<int> run_on_hosts(const RunOrder& order) {
   watch.follow.all_ranks = order.options.ranks == "all";
   watch.follow.from_start = true;
   return watch_run(hosts.run(), mirror.get(), signals, watch);
+}
+
+Result<int> run_on_mpi_hosts(const RunOrder& order) {
+  launch::StopSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);
+  HostsRun hosts(order);
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }, [] {}));
+  if (order.options.dry_run) {
+    print_plan(
+        order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
+    return 0;
+  }
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }, [] {}));
+  LOCKSTEP_ASSIGN(const launch::HeadSpec spec, hosts.mpi_spec());
+  return watch_local_head(
+      order, hosts.run(), spec, hosts.first_line(), signals);
 }
 
 }  // namespace lockstep::commands

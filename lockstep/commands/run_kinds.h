@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "lockstep/commands/run_options.h"
+#include "lockstep/launch/head.h"
 #include "lockstep/launch/hosts.h"
+#include "lockstep/launch/stop_signals.h"
 
 namespace lockstep::commands {
 
@@ -22,6 +24,24 @@ struct RunOrder {
 Result<int> run_local(const RunOrder& order);
 Result<int> run_detached(const RunOrder& order);
 Result<int> run_on_hosts(const RunOrder& order);
+Result<int> run_on_mpi_hosts(const RunOrder& order);
+Result<int> run_local_mpi(const RunOrder& order);
+Result<int> run_on_slurm(const RunOrder& order);
+
+// Orders for a head, without nodes and price.
+launch::HeadSpec first_spec(
+    const RunOrder& order,
+    const record::RunDirectory& run,
+    const std::string& launcher,
+    const std::vector<std::string>& argv);
+// Starts a head on this machine and shows the run to its end, unless it is
+// detached.
+Result<int> watch_local_head(
+    const RunOrder& order,
+    const record::RunDirectory& run,
+    const launch::HeadSpec& spec,
+    const std::string& first_line,
+    launch::StopSignals& signals);
 
 // lockstep-train when the job has a `train` section, else empty.
 Result<os::Path> find_trainer(const launch::Job& job);

@@ -55,9 +55,6 @@ Result<void> refuse_absent(const RunOptions& options) {
   if (!options.cluster.empty()) {
     return refuse("--cluster", "running on clusters");
   }
-  if (options.launcher == "mpi" || options.launcher == "slurm") {
-    return refuse("--launcher", "any launcher but 'local' and 'ssh'");
-  }
   if (!options.keep.empty()) {
     return refuse("--keep", "keeping machines");
   }

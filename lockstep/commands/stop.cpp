@@ -47,7 +47,7 @@ Result<int> stop(const StopOptions& options, const Context& context) {
     fmt::print(stderr, "run {} is not running: {}\n", run.id(), state.state);
     return 0;
   }
-  if (state.is_remote()) {
+  if (state.is_remote() || state.launcher == "slurm") {
     LOCKSTEP_TRY(stop_remote(options, context, run, state));
   } else {
     LOCKSTEP_ASSIGN(const bool running, launch::signal_run(state, options.now));

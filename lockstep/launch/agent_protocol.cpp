@@ -122,7 +122,8 @@ json command_map(const RankCommand& command) {
       {"events", command.events.string()},
       {"show", command.show},
       {"iteration_pattern", command.iteration_pattern},
-      {"epoch_pattern", command.epoch_pattern}};
+      {"epoch_pattern", command.epoch_pattern},
+      {"after", command.after}};
 }
 
 Result<StartRequest> read_start(Reader& reader) {
@@ -143,6 +144,7 @@ Result<StartRequest> read_start(Reader& reader) {
     command.show = part.flag("show");
     command.iteration_pattern = part.text("iteration_pattern");
     command.epoch_pattern = part.text("epoch_pattern");
+    command.after = part.texts("after");
     if (!part.good()) {
       return part.error();
     }

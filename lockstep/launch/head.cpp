@@ -18,6 +18,8 @@
 #include "lockstep/launch/hub.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/launch/run_record.h"
+#include "lockstep/launch/shim_head.h"
+#include "lockstep/launch/slurm.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/process.h"
 
@@ -106,12 +108,13 @@ class Head {
     request_.program = spec_.program;
     request_.first_port = spec_.first_port;
     request_.last_port = spec_.last_port;
-    LOCKSTEP_TRY(spec_.launcher == "local" ? begin_local() : begin_hub());
+    LOCKSTEP_TRY(begin_nodes());
     LOCKSTEP_ASSIGN(console_, ConsoleFile::open(run_, os::real_clock()));
     state_ = first_state(run_, request_);
     state_.launcher = spec_.launcher;
     state_.command = spec_.command;
     state_.price_source = spec_.price_source;
+    state_.job_id = spec_.launcher == "slurm" ? slurm_job() : "";
     for (const HeadNode& node : spec_.nodes) {
       state_.hosts.push_back(node.host);
     }
@@ -152,6 +155,19 @@ class Head {
     return file->append(job_yaml(request_.job));
   }
 
+  Result<void> begin_nodes() {
+    if (spec_.launcher == "local") {
+      return begin_local();
+    }
+    LOCKSTEP_TRY(take_allocation(spec_));
+    LOCKSTEP_TRY(plan_nodes());
+    if (uses_shims(spec_)) {
+      request_.first_generation = slurm_restarts();
+      return {};
+    }
+    return begin_hub();
+  }
+
   Result<void> begin_local() {
     launcher_ = make_local_launcher(own_program_);
     LOCKSTEP_ASSIGN(auto nodes, launcher_->nodes(spec_.nodes.front().procs));
@@ -160,7 +176,7 @@ class Head {
     return {};
   }
 
-  Result<void> begin_hub() {
+  Result<void> plan_nodes() {
     std::vector<PlannedNode> nodes;
     for (const HeadNode& node : spec_.nodes) {
       PlannedNode planned;
@@ -169,6 +185,10 @@ class Head {
       nodes.push_back(std::move(planned));
     }
     LOCKSTEP_ASSIGN(request_.plan, plan_ranks(std::move(nodes)));
+    return {};
+  }
+
+  Result<void> begin_hub() {
     HubOptions options;
     options.first_port = spec_.first_port;
     options.last_port = spec_.last_port;
@@ -180,7 +200,46 @@ class Head {
     return {};
   }
 
+  // mpirun or srun starts the ranks, each under a shim.
+  Result<RunOutcome> watch_shims() {
+    const auto early = [&](RunEnd end, const Error& error) {
+      RunOutcome outcome;
+      outcome.end = end;
+      outcome.detail = error.to_string();
+      outcome.elapsed = os::real_clock().now() - request_.started;
+      return outcome;
+    };
+    if (const auto ready = run_setup_here(spec_, request_.job, run_); !ready) {
+      return early(RunEnd::kFailed, ready.error());
+    }
+    auto shims = start_shims(
+        spec_, request_.plan, own_program_, run_, own_addresses(), [&] {
+          return signals_.take() != 0;
+        });
+    if (!shims) {
+      return early(
+          shims.error().code() == ErrorCode::kInterrupted ? RunEnd::kInterrupted
+                                                          : RunEnd::kLost,
+          shims.error());
+    }
+    fill_shim_places(spec_, *shims->group, run_, request_);
+    auto outcome = supervise(
+        *shims->group, request_, run_, state_, key_, signals_, *console_);
+    constexpr Duration kFarewell = seconds(5);
+    shims->group->close(kFarewell);
+    if (const auto fetched = fetch_outputs(spec_, own_program_, run_);
+        !fetched) {
+      console_->say(
+          "lockstep: what rank 0 left is still on its host: " +
+          fetched.error().to_string());
+    }
+    return outcome;
+  }
+
   Result<RunOutcome> watch() {
+    if (uses_shims(spec_)) {
+      return watch_shims();
+    }
     if (hub_ == nullptr) {
       return supervise(*launcher_, request_, run_, state_, signals_, *console_);
     }

@@ -25,6 +25,7 @@ struct HeadNode {
   os::Path folder;          // nodes/<id>-<node> there
   Environment environment;  // that ranks inherit there (PATH, HOME, ...)
   Environment envs;         // of this node alone, over the job's
+  os::Path program;         // lockstep there, for mpirun; empty: this machine
 };
 
 struct HeadSpec {

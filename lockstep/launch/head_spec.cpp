@@ -18,7 +18,8 @@ json encode_node(const HeadNode& node) {
       {"trainer", node.trainer.string()},
       {"folder", node.folder.string()},
       {"environment", node.environment},
-      {"envs", node.envs}};
+      {"envs", node.envs},
+      {"program", node.program.string()}};
 }
 
 HeadNode decode_node(const json& object) {
@@ -30,6 +31,7 @@ HeadNode decode_node(const json& object) {
   node.folder = object.value("folder", "");
   node.environment = object.value("environment", Environment());
   node.envs = object.value("envs", Environment());
+  node.program = object.value("program", "");
   return node;
 }
 

@@ -475,10 +475,6 @@ Result<void> check_supported(const Job& job) {
   const char* cloud = "renting machines";
   refuse(
       !resources.cluster.empty(), "resources.cluster", "running on clusters");
-  refuse(
-      resources.launcher == "mpi" || resources.launcher == "slurm",
-      "resources.launcher",
-      "any launcher but 'local' and 'ssh'");
   refuse(!resources.cloud.empty(), "resources.cloud", cloud);
   refuse(!resources.region.empty(), "resources.region", cloud);
   refuse(!resources.instance_type.empty(), "resources.instance_type", cloud);

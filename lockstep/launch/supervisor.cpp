@@ -66,6 +66,7 @@ class Supervisor {
     LOCKSTEP_ASSIGN(start_.stop_signal, parse_signal(request_.job.stop_signal));
     start_.run_id = run_.id();
     start_.max_restarts = request_.retries;
+    generation_.number = request_.first_generation;
     start_.show_all = request_.show_all;
     start_.orphan_grace =
         std::min<Duration>(request_.job.grace, kMostOrphanGrace);
@@ -90,6 +91,11 @@ class Supervisor {
     }
     show_rest();
     return finish();
+  }
+
+  // By us; a batch system may have made others.
+  int restarts() const {
+    return generation_.number - request_.first_generation;
   }
 
   Duration elapsed() const { return os::real_clock().now() - request_.started; }
@@ -173,7 +179,7 @@ class Supervisor {
   // Waits a little for nodes that were lost, and longer for the one without
   // which there is no next generation.
   bool may_restart() {
-    if (cause_ != Cause::kFailure || generation_.number >= request_.retries ||
+    if (cause_ != Cause::kFailure || restarts() >= request_.retries ||
         interrupts_ > 0 || given_up_) {
       return false;
     }
@@ -207,8 +213,7 @@ class Supervisor {
       LOCKSTEP_TRY(find_nodes());
     }
     ++generation_.number;
-    console_.say(
-        fmt::format("restart {} of {}", generation_.number, request_.retries));
+    console_.say(fmt::format("restart {} of {}", restarts(), request_.retries));
     coordinator_.note(wire::Decision{"restart", failure.to_string()});
     cause_ = Cause::kNone;
     return {};

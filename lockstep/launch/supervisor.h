@@ -35,6 +35,7 @@ struct RunRequest {
   os::Path trainer;
   std::string program;  // for the record
   int retries = 0;
+  int first_generation = 0;  // above 0: a batch system started us again
   std::optional<Duration> timeout;
   std::optional<Money> price_per_hour;  // of all nodes together
   bool show_all = false;                // output of every rank

@@ -1,0 +1,88 @@
+"""Every example runs as it is on the test bed."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+from control import LOCKSTEP, Control
+from testbed import ROOT, Hosts, needs_root
+from testbed_containers import Docker, needs_docker
+from testbed_slurm import Slurm, needs_slurm
+from trainer import TRAIN
+
+TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", TRAIN)
+needs_trainer = pytest.mark.skipif(
+    not os.path.exists(TRAINER), reason="no lockstep-train"
+)
+
+
+@pytest.fixture
+def control(tmp_path):
+    made = Control(tmp_path)
+    made.environment["LOCKSTEP_TRAINER_BIN"] = TRAINER
+    yield made
+    made.end_all()
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with Hosts(2) as made:
+        yield made
+
+
+def run(control, name, *words, runs=None, **environment):
+    """From the root, as the comment in the file says."""
+    runs = runs or control.runs_dir
+    control.runs_dir = pathlib.Path(runs)
+    done = subprocess.run(
+        [LOCKSTEP, "run", f"examples/{name}.yaml", "--runs-dir", runs, *words],
+        cwd=ROOT,
+        env={**control.environment, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return control.run()
+
+
+def check_trained(made, ranks=4):
+    assert made.state()["state"] == "done"
+    assert made.state()["world_size"] == ranks
+    assert (made.path / "metrics.csv").exists()
+    assert (made.path / "checkpoints" / "last.safetensors").stat().st_size > 0
+    assert (made.path / "logbook.md").exists()
+    timed = {e["rank"] for e in made.events() if e["kind"] == "iteration"}
+    assert timed == set(range(ranks))
+
+
+@needs_root
+@needs_trainer
+@pytest.mark.parametrize("name, ranks", [("hosts", 2), ("mpi", 4)])
+def test_on_hosts(control, hosts, name, ranks):
+    check_trained(run(control, name, **hosts.environment()), ranks)
+
+
+@needs_slurm
+@needs_trainer
+def test_slurm(control):
+    with Slurm(count=2) as slurm:
+        runs = slurm.shared / "runs"
+        check_trained(run(control, "slurm", runs=runs, **slurm.environment()))
+
+
+@needs_docker
+def test_container(control):
+    with Docker() as docker:
+        docker.make_image("busybox")
+        made = run(control, "container", **docker.environment())
+        assert "step 3 loss 0.4" in made.log(0) and "step 3 loss 0.4" in made.log(1)
+        steps = [e["step"] for e in made.events() if e["kind"] == "iteration"]
+        assert steps == [1, 2, 3]
+
+
+def test_roles(control):
+    made = run(control, "roles")
+    assert made.log(0) == "sum of squares: 385\n"
