@@ -5,13 +5,17 @@ JOBS ?= $(shell nproc)
 BUILD := build
 ARGS ?=
 
-.PHONY: all build setup run test test-gpu sanitize bench bench-gpu soak \
+.PHONY: all build setup setup-test run test test-gpu sanitize bench bench-gpu soak \
   install format clean
 
 all: build
 
 setup:
 	@scripts/setup.sh
+
+# With the real parts that the tests and benchmarks start.
+setup-test:
+	@scripts/setup.sh test
 
 # Configures once; ninja itself re-runs CMake when a build file changes.
 $(BUILD)/build.ninja: | setup
@@ -24,7 +28,7 @@ build: setup $(BUILD)/build.ninja
 run: build
 	@scripts/run-demo.sh $(ARGS)
 
-test: build sanitize
+test: setup-test build sanitize
 	@env --default-signal ctest --test-dir $(BUILD) -j$(JOBS) --output-on-failure $(ARGS)
 
 # Readers and unit tests without LibTorch under address, undefined and thread
@@ -35,7 +39,7 @@ sanitize: setup
 test-gpu:
 	@scripts/test-gpu.sh
 
-bench: build
+bench: setup-test build
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) .venv/bin/python3 bench/run.py $(ARGS)
 
 bench-gpu:

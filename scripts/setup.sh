@@ -1,15 +1,27 @@
 #!/usr/bin/env bash
-# Installs what is missing: the packages of packages/apt.txt and a .venv with
-# those of packages/python.txt. Quick when all is there. With LOCKSTEP_TORCH
-# set, or a torch that the system's Python has, the wheel is not fetched.
+# setup.sh [test]: installs what is missing: the packages of packages/apt.txt
+# (those below its "---" line for the tests alone) and a .venv with those of
+# packages/python.txt. Quick when all is there. With LOCKSTEP_TORCH set, or a
+# torch that the system's Python has, the wheel is not fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-stamp=.venv/.lockstep-setup
+what=${1:-build}
 wanted=$(cat packages/apt.txt packages/python.txt scripts/setup.sh | sha256sum)
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
-  exit 0
-fi
+for level in "$what" test; do
+  stamp=.venv/.lockstep-setup-$level
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
+    exit 0
+  fi
+done
+
+packages() {
+  if [ "$what" = test ]; then
+    grep -v '^#' packages/apt.txt
+  else
+    sed '/^# ---/,$d' packages/apt.txt | grep -v '^#'
+  fi
+}
 
 missing=()
 while read -r package; do
@@ -17,7 +29,7 @@ while read -r package; do
       | grep -q 'install ok installed'; then
     missing+=("$package")
   fi
-done < <(grep -v '^#' packages/apt.txt)
+done < <(packages)
 if [ ${#missing[@]} -gt 0 ]; then
   echo "setup: installing ${missing[*]}"
   as_root=()
@@ -28,6 +40,14 @@ if [ ${#missing[@]} -gt 0 ]; then
       exit 1
     fi
     as_root=(sudo)
+  fi
+  # The tests start sshd, Slurm and dockerd themselves, each in a folder of its
+  # own; what apt installs for them must not start to serve this machine.
+  policy=/usr/sbin/policy-rc.d
+  if [ "$what" = test ] && [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod +x "$policy"
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
   fi
   "${as_root[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq \
@@ -52,4 +72,4 @@ print(list(u.find_spec("torch").submodule_search_locations)[0])' 2>/dev/null); t
 fi
 echo "setup: installing Python packages into .venv"
 .venv/bin/python3 -m pip install -q --disable-pip-version-check -r "$requirements"
-echo "$wanted" > "$stamp"
+echo "$wanted" > ".venv/.lockstep-setup-$what"

@@ -496,6 +496,20 @@ train:
 
 
 @needs_trainer
+def test_a_mistyped_key_of_the_trainer_starts_nothing(hosts, control):
+    job = control.folder / "tiny.yaml"
+    job.write_text(TRAIN)
+    result = control.call(
+        *run_words(control, "--hosts", "n1,n2", job, "optim.lrr=1"),
+        env={"LOCKSTEP_TRAINER_BIN": TRAINER},
+        timeout=120,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "optim.lrr" in result.stderr and "optim.lr" in result.stderr
+    assert not control.runs()
+
+
+@needs_trainer
 def test_the_trainer_on_two_hosts(hosts, control):
     """Over the TCP ring; what it left is here at the end."""
     job = control.folder / "tiny.yaml"

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "lockstep/base/id.h"
+#include "lockstep/commands/check_train.h"
 #include "lockstep/commands/far_nodes.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
@@ -62,7 +63,9 @@ class HostsRun {
         launch::job_command(
             job_, far_trainer_.empty() ? trainer_ : far_trainer_, 0));
     LOCKSTEP_ASSIGN(nodes_, reach_nodes(names, job_.resources.ssh_options));
-    return plan_ranks();
+    LOCKSTEP_TRY(plan_ranks());
+    return trainer_.empty() ? Result<void>()
+                            : check_train(job_, trainer_, plan_.world_size());
   }
 
   const launch::RankPlan& rank_plan() const { return plan_; }
