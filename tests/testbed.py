@@ -484,9 +484,10 @@ class Hosts(Bed):
         # The tests' own files and their Python stay in sight.
         kept = {ROOT, *(pathlib.Path(p) for p in (sys.prefix, sys.base_prefix))}
         for folder in sorted({path.resolve() for path in kept}):
-            if folder.is_relative_to(home):
-                inside = host.home / folder.relative_to(home)
-                lines.append(f"mkdir -p {inside} && mount --rbind {folder} {inside}")
+            for place, private in ((home, host.home), ("/tmp", host.tmp)):
+                if folder.is_relative_to(place):
+                    inside = private / folder.relative_to(place)
+                    lines.append(f"mkdir -p {inside} && mount --rbind {folder} {inside}")
         lines.append(f"mount --rbind {host.home} {home}")
         lines.append(f"mount --rbind {host.tmp} /tmp")
         lines.append("cd /")
