@@ -38,6 +38,7 @@ def take(peer):
         print("a peer is gone", flush=True)
         if os.environ.get("DEAF"):
             time.sleep(1000)
+        time.sleep(float(os.environ.get("NOTICE", "0")))
         sys.exit(1)
     return data
 
