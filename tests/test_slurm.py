@@ -149,23 +149,3 @@ def test_a_job_that_was_cancelled_by_hand(control, slurm):
     slurm.call("scancel", job)
     assert started.wait(60) in (3, 130), started.stderr.read()
     assert control.run().state()["state"] in ("stopped", "lost")
-
-
-def test_a_requeued_job_is_the_next_generation(control, slurm):
-    """Whose trainer goes on from its last checkpoint."""
-    program = (
-        "echo generation $LOCKSTEP_GENERATION; "
-        "test $LOCKSTEP_GENERATION != 0 || exec sleep 1000"
-    )
-    started = control.start(
-        *("run", "--launcher", "slurm", "--grace", "1s", "--", "sh", "-c", program)
-    )
-    wait_for(lambda: control.runs() and (control.run().path / "ranks/0.log").exists())
-    ((job, _),) = wait_for(slurm.jobs)
-    slurm.call("scontrol", "requeue", job)
-    wait_for(lambda: slurm.state(job) == "PENDING")
-    slurm.start_now(job)
-    assert started.wait(60) == 0, started.stderr.read()
-    made = control.run()
-    assert "generation 1" in made.log(0)
-    assert made.state()["state"] == "done"
