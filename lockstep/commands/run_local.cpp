@@ -19,6 +19,7 @@
 #include "lockstep/launch/program.h"
 #include "lockstep/launch/progress.h"
 #include "lockstep/launch/run_record.h"
+#include "lockstep/launch/shell.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/process.h"
 
@@ -103,7 +104,8 @@ void print_detached(
   const std::string where =
       settings.runs_dir == Settings().runs_dir
           ? ""
-          : fmt::format(" --runs-dir {}", shell_line({settings.runs_dir}));
+          : fmt::format(
+                " --runs-dir {}", launch::shell_line({settings.runs_dir}));
   fmt::print("{}\n", run.id());
   fmt::print(
       stderr,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/commands/table.h"
+#include "lockstep/launch/shell.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/process.h"
 
@@ -15,21 +16,6 @@ namespace {
 
 using launch::Job;
 
-std::string quoted(const std::string& word) {
-  const bool plain =
-      !word.empty() && word.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY"
-                           "Z0123456789_-+=./:,@%") == std::string::npos;
-  if (plain) {
-    return word;
-  }
-  std::string text = "'";
-  for (const char c : word) {
-    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return text + "'";
-}
-
 std::string shortened(const std::string& text) {
   constexpr size_t kMost = 60;
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
@@ -37,21 +23,13 @@ std::string shortened(const std::string& text) {
 
 }  // namespace
 
-std::string shell_line(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    line += (line.empty() ? "" : " ") + quoted(word);
-  }
-  return line;
-}
-
 std::string repeat_command(const Job& job, const Context& context) {
-  return launch::redact(job, "lockstep " + shell_line(context.words));
+  return launch::redact(job, "lockstep " + launch::shell_line(context.words));
 }
 
 std::string program_name(const Job& job, const std::vector<std::string>& argv) {
   if (job.train.kind() == config::Node::Kind::kNull) {
-    std::string line = launch::redact(job, shell_line(argv));
+    std::string line = launch::redact(job, launch::shell_line(argv));
     std::ranges::replace(line, '\n', ' ');
     return line;
   }
@@ -80,7 +58,7 @@ void print_plan(
     OutputFormat format) {
   const Job& job = priced.job;
   const std::string yaml = launch::job_yaml(job);
-  const std::string command = launch::redact(job, shell_line(argv));
+  const std::string command = launch::redact(job, launch::shell_line(argv));
   std::optional<Money> hour;
   if (priced.price) {
     hour = *priced.price * static_cast<double>(plan.nodes.size());

@@ -11,9 +11,6 @@
 
 namespace lockstep::commands {
 
-// Words as a shell takes them back.
-std::string shell_line(const std::vector<std::string>& words);
-
 // The command that repeats this run, without secrets.
 std::string repeat_command(const launch::Job& job, const Context& context);
 

@@ -11,6 +11,7 @@
 #include "lockstep/commands/sweep_table.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/config/node.h"
+#include "lockstep/launch/shell.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::commands {
@@ -340,8 +341,8 @@ Result<int> run_sweep(const SweepOptions& options, const Context& context) {
     table.name = sweep.job.name;
     table.scaling = sweep.spec.scaling;
     table.repeat = options.repeat;
-    table.command =
-        launch::redact(sweep.job, "lockstep " + shell_line(context.words));
+    table.command = launch::redact(
+        sweep.job, "lockstep " + launch::shell_line(context.words));
     LOCKSTEP_TRY(write_sweep_files(table, sweep.folder));
     return table;
   };
