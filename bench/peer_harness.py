@@ -163,4 +163,7 @@ def report(result, arguments):
             pathlib.Path(arguments.out).write_text(text + os.linesep)
         else:
             print(text, flush=True)
+    # Gloo's threads let go of the last tensors before the interpreter ends, else
+    # the process aborts (PyTorch 2.13).
+    time.sleep(0.2)
     dist.destroy_process_group()

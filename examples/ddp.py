@@ -6,6 +6,7 @@
 """
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -46,6 +47,9 @@ def main():
         f"checksum {weights.double().sum().item():.6f}",
         flush=True,
     )
+    # A thread of Gloo that still lets go of the last tensor while the interpreter
+    # ends aborts the process (PyTorch 2.13): give it the interpreter's lock first.
+    time.sleep(0.2)
     dist.destroy_process_group()
 
 

@@ -9,6 +9,7 @@ optional: with it the run has iterations, metrics, epochs and checkpoints, and
 """
 
 import os
+import time
 import warnings
 
 import torch
@@ -82,6 +83,10 @@ def main():
         f"steps {trainer.global_step}",
         flush=True,
     )
+    # A thread of Gloo that still lets go of the last tensor while the interpreter
+    # ends aborts the process (PyTorch 2.13): give it the interpreter's lock first.
+    time.sleep(0.2)
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
