@@ -1,0 +1,81 @@
+#pragma once
+
+// One HTTP request and its answer, without any thought about retries: what
+// everything that speaks to a cloud stands on. The real transport keeps its
+// connections and is safe from any thread, one exchange a thread at a time;
+// the fake beside it plays answers from a script.
+//
+// An Error means that no whole answer came: kUnavailable (nobody there, a
+// reset, a body that was cut), kTimeout, kInterrupted (stopped() said so),
+// kNotFound (no libcurl). Any status is an answer, also 500.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/result.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/os/file.h"
+
+namespace lockstep::fetch {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method = "GET";
+  std::string url;  // encoded, sent as it stands
+  Headers headers;  // Host among them where it was signed
+  std::string_view body;
+  // Takes the body of a 2xx answer instead of HttpResponse::body, in pieces;
+  // false ends the exchange with kIo.
+  std::function<bool(std::string_view)> sink;
+  std::function<bool()> stopped;  // asked now and then
+  Duration connect_timeout = std::chrono::seconds(10);
+  Duration stall_timeout = std::chrono::seconds(30);  // no byte for so long
+  Duration total_timeout = std::chrono::hours(1);
+  bool direct = false;  // past any proxy: for addresses of this machine
+  os::Path ca_file;     // instead of the system's certificates
+};
+
+struct HttpResponse {
+  int status = 0;
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;                            // empty where a sink took it
+  // Empty when the header is absent.
+  const std::string& header(const std::string& lower_case_name) const;
+};
+
+class HttpTransport {
+ public:
+  virtual ~HttpTransport() = default;
+  virtual Result<HttpResponse> exchange(const HttpRequest& request) = 0;
+};
+
+// Over libcurl, HTTP/1.1, proxies of the environment honoured, redirects not
+// followed. One for the whole process.
+HttpTransport& real_transport();
+
+// Answers from a function; keeps what was asked (bodies copied). Thread-safe
+// as far as the function is: it is called under a lock.
+class FakeTransport : public HttpTransport {
+ public:
+  struct Asked {
+    HttpRequest request;  // its body is empty: see below
+    std::string body;
+  };
+  using Answer = std::function<Result<HttpResponse>(const Asked& asked)>;
+  explicit FakeTransport(Answer answer);
+  ~FakeTransport() override;
+  Result<HttpResponse> exchange(const HttpRequest& request) override;
+  std::vector<Asked> asked() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::fetch
