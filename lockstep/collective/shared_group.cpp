@@ -117,6 +117,9 @@ SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
   mine.offset = offset;
   launched_ = number;
   make_visible(mine.number, number);
+  // Peers have looked at these lines: take them back while we wait for them.
+  fetch_for_writing(&slice(index_, number).finished);
+  fetch_for_writing(&arrival(index_, number + 1));
   return number;
 }
 
@@ -218,6 +221,14 @@ bool SharedGroup::work(Pending& p, int index) {
   return any;
 }
 
+// Whether what step() waits for has come.
+inline bool SharedGroup::can_step(const Pending& p) const {
+  return p.stage == Stage::kArriving
+             ? arrival(p.scan, p.number)
+                       .number.load(std::memory_order_relaxed) >= p.number
+             : slice_done(p, p.scan);
+}
+
 void SharedGroup::retire(Pending& p) {
   if (p.staged) {
     stage_out(p);
@@ -227,15 +238,18 @@ void SharedGroup::retire(Pending& p) {
 
 void SharedGroup::finish_oldest(bool exact) {
   Pending& p = pending(completed_ + 1);
-  const int spins = options_.spin ? kQuickSpins : 1;
-  for (int i = 0; i < spins; ++i) {
-    if (step(p, !options_.spin)) {
-      retire(p);
-      return;
-    }
-    pause_briefly();
+  int spins = options_.spin ? kQuickSpins : 1;
+  while (!step(p, !options_.spin)) {
+    // As few instructions as can be: who we wait for may share our core.
+    do {
+      if (--spins < 0) {
+        finish_slowly(p, exact);
+        return;
+      }
+      pause_briefly();
+    } while (!can_step(p));
   }
-  finish_slowly(p, exact);
+  retire(p);
 }
 
 void SharedGroup::finish_slowly(Pending& p, bool exact) {

@@ -117,6 +117,7 @@ class SharedGroup {
   void stage_out(Pending& p);
   uint64_t publish(const Operation& operation, Timing* sink, bool blocking);
   bool step(Pending& p, bool steal);
+  bool can_step(const Pending& p) const;
   bool work(Pending& p, int index);
   void do_chunk(const Pending& p, int index, uint64_t chunk) const;
   bool slice_done(const Pending& p, int index) const;

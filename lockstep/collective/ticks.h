@@ -40,4 +40,13 @@ inline void pause_briefly() {
 #endif
 }
 
+// Asks for the cache line to write to, and does not wait for it.
+inline void fetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" ::"r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 }  // namespace lockstep::collective
