@@ -30,6 +30,7 @@ if(LOCKSTEP_CONTROL AND NOT LOCKSTEP_SANITIZE)
     LINK Threads::Threads ${CMAKE_DL_LIBS})
   lockstep_archive(OF yaml-cpp FILE libyaml-cpp.a PACKAGE libyaml-cpp-dev)
   lockstep_archive(OF pcre2-8 FILE libpcre2-8.a PACKAGE libpcre2-dev)
+  lockstep_archive(OF pugixml FILE libpugixml.a PACKAGE libpugixml-dev)
   lockstep_archive(OF zstd FILE libzstd.a PACKAGE libzstd-dev)
 endif()
 

@@ -27,7 +27,7 @@ Result<ProfileFile> parse_profiles(std::string_view text, const os::Path& name);
 struct AwsSettings {
   std::map<std::string, std::string> environment;  // AWS_* and HOME
   std::string profile = "default";
-  bool profile_named = false;  // by AWS_PROFILE or the caller
+  bool profile_asked = false;  // by the caller, not by AWS_PROFILE
   os::Path config_file;
   os::Path credentials_file;
   ProfileFile config;

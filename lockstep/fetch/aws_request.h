@@ -87,9 +87,10 @@ struct AwsReply {
 
 struct AwsClientOptions {
   AwsSettings settings;
-  std::string region;                                 // empty: by the settings
-  std::shared_ptr<CredentialSource> credentials;      // empty: find_credentials
-  int attempts = 8;                                   // in all, of one call
+  std::string region;                             // empty: by the settings
+  std::shared_ptr<CredentialSource> credentials;  // empty: find_credentials
+  int attempts = 8;                               // in all, of one call
+  int connect_attempts = 4;  // of these, while nobody answers at all
   Duration backoff = std::chrono::milliseconds(100);  // first pause, at most
   Duration longest_pause = std::chrono::seconds(20);
   Duration limit = std::chrono::minutes(10);  // of one call with its pauses

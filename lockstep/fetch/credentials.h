@@ -1,11 +1,11 @@
 #pragma once
 
 // Who we are to the cloud. Looked for in this order, as the AWS tools do:
-//   1. AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, unless a
-//      profile was asked for by name
+//   1. AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, unless
+//      the caller (not AWS_PROFILE) named a profile
 //   2. the profile (AWS_PROFILE, else "default") of ~/.aws/credentials and
 //      ~/.aws/config: keys, or role_arn with source_profile or
-//      credential_source, assumed through STS; web_identity_token_file
+//      credential_source, assumed through STS; a web identity token
 //   3. the container's endpoint (AWS_CONTAINER_CREDENTIALS_RELATIVE_URI or
 //      _FULL_URI)
 //   4. the role of the instance (IMDSv2), unless AWS_EC2_METADATA_DISABLED

@@ -15,6 +15,7 @@ struct CurlLibrary {
   decltype(&curl_global_init) global_init = nullptr;
   decltype(&::curl_easy_init) easy_init = nullptr;
   decltype(&::curl_easy_cleanup) easy_cleanup = nullptr;
+  decltype(&::curl_easy_reset) easy_reset = nullptr;
   CURLcode (*easy_setopt)(CURL*, CURLoption, ...) = nullptr;
   decltype(&::curl_easy_perform) easy_perform = nullptr;
   decltype(&::curl_easy_strerror) easy_strerror = nullptr;

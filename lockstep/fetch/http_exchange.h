@@ -5,9 +5,11 @@
 // connections and is safe from any thread, one exchange a thread at a time;
 // the fake beside it plays answers from a script.
 //
-// An Error means that no whole answer came: kUnavailable (nobody there, a
-// reset, a body that was cut), kTimeout, kInterrupted (stopped() said so),
-// kNotFound (no libcurl). Any status is an answer, also 500.
+// An Error means that no whole answer came: kUnavailable (nobody there: the
+// request was not sent), kAborted (a reset, a cut body: it may have arrived),
+// kTimeout, kInterrupted (stopped() said so), kIo (the sink refused), kNotFound
+// (no libcurl); retry() says whether the same may work later. Any status is an
+// answer, also 500.
 
 #include <functional>
 #include <map>
@@ -38,6 +40,7 @@ struct HttpRequest {
   Duration stall_timeout = std::chrono::seconds(30);  // no byte for so long
   Duration total_timeout = std::chrono::hours(1);
   bool direct = false;  // past any proxy: for addresses of this machine
+  bool fresh = false;   // on a new connection: never sent twice by libcurl
   os::Path ca_file;     // instead of the system's certificates
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/crc32c.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/record/pending_file.h"
 

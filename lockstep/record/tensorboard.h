@@ -46,7 +46,4 @@ class TensorBoardWriter {
   virtual const os::Path& path() const = 0;
 };
 
-// CRC-32C of the record framing (exposed for its tests).
-uint32_t crc32c(std::string_view bytes);
-
 }  // namespace lockstep::record

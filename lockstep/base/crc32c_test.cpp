@@ -1,0 +1,39 @@
+#include "lockstep/base/crc32c.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace lockstep {
+namespace {
+
+TEST(Crc32c, KnownValues) {
+  EXPECT_EQ(crc32c(""), 0U);
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
+}
+
+TEST(Crc32c, PiecesOneAfterTheOther) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) {
+    text += static_cast<char>(i * 7);
+  }
+  for (const size_t cut : {0UL, 1UL, 7UL, 8UL, 500UL, 999UL, 1000UL}) {
+    const std::string first = text.substr(0, cut);
+    const std::string second = text.substr(cut);
+    EXPECT_EQ(crc32c(second, crc32c(first)), crc32c(text)) << cut;
+    EXPECT_EQ(
+        crc32c_join(crc32c(first), crc32c(second), second.size()), crc32c(text))
+        << cut;
+  }
+}
+
+TEST(Crc32c, JoinsLargePieces) {
+  const std::string a(3 << 20, 'a');
+  const std::string b((5 << 20) + 3, 'b');
+  EXPECT_EQ(crc32c_join(crc32c(a), crc32c(b), b.size()), crc32c(a + b));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,342 @@
+#include "lockstep/fetch/http_exchange.h"
+
+#include <curl/curl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <mutex>
+
+#include "lockstep/base/log.h"
+#include "lockstep/fetch/curl_library.h"
+
+namespace lockstep::fetch {
+namespace {
+
+// Answers that no sink takes are documents, not data.
+constexpr size_t kLargestBody = size_t{64} << 20;
+constexpr size_t kLarge = size_t{1} << 20;
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return out;
+}
+
+bool is_success(int status) {
+  return status >= 200 && status < 300;
+}
+
+// One exchange as its callbacks see it.
+struct Exchange {
+  const HttpRequest* request = nullptr;
+  HttpResponse response;
+  bool sink_refused = false;
+  bool too_large = false;
+  bool stopped = false;
+};
+
+size_t on_header(char* data, size_t size, size_t count, void* self) {
+  auto& response = static_cast<Exchange*>(self)->response;
+  const std::string_view line(data, size * count);
+  if (line.starts_with("HTTP/")) {
+    response.headers.clear();  // "100 Continue" comes before what counts
+    response.status = 0;
+    const auto space = line.find(' ');
+    if (space != std::string_view::npos && line.size() >= space + 4) {
+      std::from_chars(
+          line.data() + space + 1, line.data() + space + 4, response.status);
+    }
+  } else if (
+      const auto colon = line.find(':'); colon != std::string_view::npos) {
+    response.headers[lower(line.substr(0, colon))] =
+        std::string(trim(line.substr(colon + 1)));
+  }
+  return size * count;
+}
+
+size_t on_body(char* data, size_t size, size_t count, void* self) {
+  auto& exchange = *static_cast<Exchange*>(self);
+  const std::string_view bytes(data, size * count);
+  if (exchange.request->sink && is_success(exchange.response.status)) {
+    exchange.sink_refused = !exchange.request->sink(bytes);
+    return exchange.sink_refused ? 0 : bytes.size();
+  }
+  if (exchange.response.body.size() + bytes.size() > kLargestBody) {
+    exchange.too_large = true;
+    return 0;
+  }
+  exchange.response.body += bytes;
+  return bytes.size();
+}
+
+int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  auto& exchange = *static_cast<Exchange*>(self);
+  exchange.stopped = exchange.request->stopped && exchange.request->stopped();
+  return exchange.stopped ? 1 : 0;
+}
+
+Error failure(
+    const Exchange& exchange,
+    CURLcode code,
+    const std::string& text) {
+  // Queries may hold what others should not read; the address is enough.
+  const std::string& url = exchange.request->url;
+  const auto failed = [&](ErrorCode error, const std::string& what) {
+    return Error(
+        error, fmt::format("{}: {}", url.substr(0, url.find('?')), what));
+  };
+  if (exchange.stopped) {
+    return failed(ErrorCode::kInterrupted, "stopped");
+  }
+  if (exchange.sink_refused) {
+    return failed(ErrorCode::kIo, "what came could not be stored");
+  }
+  if (exchange.too_large) {
+    return failed(
+        ErrorCode::kCorrupt,
+        fmt::format(
+            "the answer is longer than {}", format_bytes(Bytes{kLargestBody})));
+  }
+  switch (code) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+    case CURLE_COULDNT_CONNECT:
+      return failed(ErrorCode::kUnavailable, text).with_retry();
+    case CURLE_OPERATION_TIMEDOUT:
+      return failed(ErrorCode::kTimeout, text).with_retry();
+    case CURLE_PARTIAL_FILE:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_SSL_CONNECT_ERROR:
+      return failed(ErrorCode::kAborted, text).with_retry();
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+      return failed(ErrorCode::kInvalidInput, text);
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+      return failed(ErrorCode::kPermission, text)
+          .with_fix(
+              "check the clock and the certificates (AWS_CA_BUNDLE names a "
+              "file of them)");
+    default:
+      return failed(ErrorCode::kAborted, text);
+  }
+}
+
+class HeaderList {
+ public:
+  explicit HeaderList(const CurlLibrary& curl) : curl_(curl) {}
+  HeaderList(const HeaderList&) = delete;
+  ~HeaderList() { curl_.slist_free_all(list_); }
+  void add(const std::string& line) {
+    list_ = curl_.slist_append(list_, line.c_str());
+  }
+  curl_slist* get() const { return list_; }
+
+ private:
+  const CurlLibrary& curl_;
+  curl_slist* list_ = nullptr;
+};
+
+// Handles are kept because each holds its connections; a thread takes one
+// for the time of an exchange, the last one given back first.
+class CurlTransport : public HttpTransport {
+ public:
+  Result<HttpResponse> exchange(const HttpRequest& request) override;
+
+ private:
+  CURL* take(const CurlLibrary& curl);
+  void give_back(CURL* handle);
+
+  std::mutex mutex_;
+  std::vector<CURL*> idle_;
+};
+
+CURL* CurlTransport::take(const CurlLibrary& curl) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      CURL* handle = idle_.back();
+      idle_.pop_back();
+      curl.easy_reset(handle);
+      return handle;
+    }
+  }
+  return curl.easy_init();
+}
+
+void CurlTransport::give_back(CURL* handle) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(handle);
+}
+
+void set_method(
+    const CurlLibrary& curl,
+    CURL* handle,
+    const HttpRequest& request) {
+  const bool carries = request.method == "PUT" || request.method == "POST" ||
+                       !request.body.empty();
+  if (request.method == "HEAD") {
+    curl.easy_setopt(handle, CURLOPT_NOBODY, 1L);
+    return;
+  }
+  if (carries) {
+    curl.easy_setopt(
+        handle,
+        CURLOPT_POSTFIELDSIZE_LARGE,
+        static_cast<curl_off_t>(request.body.size()));
+    curl.easy_setopt(
+        handle,
+        CURLOPT_POSTFIELDS,
+        request.body.empty() ? "" : request.body.data());
+    if (request.body.size() > kLarge) {
+      curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
+    }
+  }
+  curl.easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+}
+
+void set_headers(HeaderList& list, const HttpRequest& request) {
+  bool typed = false;
+  for (const auto& [name, value] : request.headers) {
+    typed = typed || lower(name) == "content-type";
+    // libcurl leaves out "Name:" and sends "Name;" without a value.
+    list.add(value.empty() ? name + ";" : name + ": " + value);
+  }
+  if (!typed) {
+    list.add("Content-Type:");  // none, instead of libcurl's own
+  }
+  list.add("Expect:");  // no pause before a body is sent
+}
+
+Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
+  LOCKSTEP_ASSIGN(const CurlLibrary* library, curl_library());
+  const CurlLibrary& curl = *library;
+  CURL* handle = take(curl);
+  if (handle == nullptr) {
+    return Error(ErrorCode::kInternal, "libcurl did not start");
+  }
+  Exchange exchange;
+  exchange.request = &request;
+  std::array<char, CURL_ERROR_SIZE> text{};
+  HeaderList headers(curl);
+  set_headers(headers, request);
+  const auto milliseconds = [](Duration value) {
+    return std::max(1L, static_cast<long>(to_seconds(value) * 1000));
+  };
+  curl.easy_setopt(handle, CURLOPT_URL, request.url.c_str());
+  curl.easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl.easy_setopt(handle, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+  // Keys of objects may hold "..", which is part of their name.
+  curl.easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
+  curl.easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+  curl.easy_setopt(handle, CURLOPT_TCP_NODELAY, 1L);
+  curl.easy_setopt(
+      handle, CURLOPT_USERAGENT, ("lockstep/" + version()).c_str());
+  curl.easy_setopt(
+      handle, CURLOPT_CONNECTTIMEOUT_MS, milliseconds(request.connect_timeout));
+  curl.easy_setopt(
+      handle, CURLOPT_TIMEOUT_MS, milliseconds(request.total_timeout));
+  curl.easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl.easy_setopt(
+      handle,
+      CURLOPT_LOW_SPEED_TIME,
+      std::max(1L, static_cast<long>(to_seconds(request.stall_timeout))));
+  curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, text.data());
+  curl.easy_setopt(handle, CURLOPT_HTTPHEADER, headers.get());
+  curl.easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_header);
+  curl.easy_setopt(handle, CURLOPT_HEADERDATA, &exchange);
+  curl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
+  curl.easy_setopt(handle, CURLOPT_WRITEDATA, &exchange);
+  if (request.stopped) {
+    curl.easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl.easy_setopt(handle, CURLOPT_XFERINFODATA, &exchange);
+    curl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
+  }
+  if (request.sink) {
+    curl.easy_setopt(handle, CURLOPT_BUFFERSIZE, 1L << 18);
+  }
+  if (request.direct) {
+    curl.easy_setopt(handle, CURLOPT_PROXY, "");
+  }
+  if (request.fresh) {
+    curl.easy_setopt(handle, CURLOPT_FRESH_CONNECT, 1L);
+  }
+  if (!request.ca_file.empty()) {
+    curl.easy_setopt(handle, CURLOPT_CAINFO, request.ca_file.c_str());
+  }
+  set_method(curl, handle, request);
+  const CURLcode code = curl.easy_perform(handle);
+  give_back(handle);
+  if (code != CURLE_OK) {
+    return failure(
+        exchange,
+        code,
+        text[0] != '\0' ? text.data() : curl.easy_strerror(code));
+  }
+  return std::move(exchange.response);
+}
+
+}  // namespace
+
+const std::string& HttpResponse::header(const std::string& name) const {
+  static const std::string none;
+  const auto found = headers.find(name);
+  return found == headers.end() ? none : found->second;
+}
+
+HttpTransport& real_transport() {
+  // Never destroyed: threads may still be in an exchange when main returns.
+  static auto* transport = new CurlTransport;
+  return *transport;
+}
+
+struct FakeTransport::State {
+  Answer answer;
+  mutable std::mutex mutex;
+  std::vector<Asked> asked;
+};
+
+FakeTransport::FakeTransport(Answer answer)
+    : state_(std::make_unique<State>()) {
+  state_->answer = std::move(answer);
+}
+FakeTransport::~FakeTransport() = default;
+
+Result<HttpResponse> FakeTransport::exchange(const HttpRequest& request) {
+  const std::lock_guard lock(state_->mutex);
+  Asked asked{request, std::string(request.body)};
+  asked.request.body = {};
+  asked.request.sink = nullptr;
+  state_->asked.push_back(asked);
+  Result<HttpResponse> response = state_->answer(state_->asked.back());
+  if (response && request.sink && is_success(response->status)) {
+    if (!request.sink(response->body)) {
+      return Error(ErrorCode::kIo, "what came could not be stored");
+    }
+    response->body.clear();
+  }
+  return response;
+}
+
+std::vector<FakeTransport::Asked> FakeTransport::asked() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->asked;
+}
+
+}  // namespace lockstep::fetch
