@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
 
-from control import LOCKSTEP, Control
+from control import LOCKSTEP, ROOT, Control
 
 VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "completion"]
 
@@ -35,6 +36,23 @@ def test_top_help_lists_every_verb_and_no_hidden_one(control):
     for verb in VERBS:
         assert verb in result.stdout
     assert "keeper" not in result.stdout
+
+
+def test_the_man_page_has_every_option_of_run(control):
+    text = control.call("run", "--help").stdout
+    # Those that are refused for now.
+    text = re.sub(r"Not part of this version:\n(?:  .*\n)*", "", text)
+    options = set(re.findall(r"(?<![\w-])(--?[A-Za-z][\w-]*)", text.split("Example")[0]))
+    assert {"--launcher", "--hosts", "-H", "--container"} <= options
+    page = (ROOT / "docs" / "man" / "lockstep.1").read_text().replace("\\-", "-")
+    part = page.split(".SH OPTIONS OF RUN")[1].split(".SH OPTIONS OF SWEEP")[0]
+    common = page.split("Everywhere:")[1].split(".SH")[0]
+    missing = [
+        option
+        for option in sorted(options)
+        if not re.search(rf"(?<![\w-]){option}(?![\w-])", part + common)
+    ]
+    assert not missing, missing
 
 
 @pytest.mark.parametrize(

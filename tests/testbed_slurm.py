@@ -5,7 +5,10 @@ machine or one slurmd on each host of a test bed.
     with Hosts(4) as hosts, Slurm(hosts) as slurm:        # node1 ... node4
         subprocess.run(["sbatch", ...], env={**env, **slurm.environment()})
 
-slurm.shared is a folder that all nodes see under the same name.
+slurm.shared is a folder that all nodes see under the same name. A job that is
+queued again starts some six seconds later (cred_expire). Do not hurry it by
+`scontrol update starttime=now`: within the second in which it was ended its
+nodes refuse it ("Job credential revoked"), and Slurm lets it fail.
 """
 
 import contextlib
@@ -130,10 +133,6 @@ class Slurm(Bed):
         text = self.call("scontrol", "-o", "show", "job", job, check=False)
         fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
         return fields.get("JobState")
-
-    def start_now(self, job):
-        """A requeued job otherwise waits two minutes."""
-        self.call("scontrol", "update", f"jobid={job}", "starttime=now")
 
     def all_idle(self):
         for process in self.children:

@@ -24,7 +24,7 @@ Result<int> attach(const AttachOptions& options, const Context& context) {
   watch.follow.all_ranks = options.ranks == "all";
   watch.follow.from_start = options.from_start;
   return watch_run(
-      run, state.is_running() ? mirror.get() : nullptr, signals, watch);
+      run, state.has_ended() ? nullptr : mirror.get(), signals, watch);
 }
 
 }  // namespace

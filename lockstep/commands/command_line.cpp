@@ -123,8 +123,10 @@ void build(CLI::App& app, Context& context) {
 int run_command_line(int argc, char** argv) {
   // Words between our own processes. The keeper is on the way from command to
   // ranks: it needs no option tree.
-  if (argc == 3 && std::string_view(argv[1]) == "keeper") {
-    return launch::keeper_main(std::atoi(argv[2]));
+  if ((argc == 3 || argc == 4) && std::string_view(argv[1]) == "keeper") {
+    return launch::keeper_main(
+        std::atoi(argv[2]),
+        argc == 4 ? launch::KeeperEars::kDeaf : launch::KeeperEars::kOpen);
   }
   if (argc == 2 && std::string_view(argv[1]) == "head") {
     return launch::head_main(own_program());

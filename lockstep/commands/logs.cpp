@@ -55,7 +55,8 @@ class Source {
   Result<void> look() {
     LOCKSTEP_ASSIGN(const auto state, launch::read_run_state(run_));
     state_ = state.value_or(launch::RunStateFile());
-    if (!state_.is_running() || !state_.is_remote()) {
+    const bool by_slurm = state_.launcher == "slurm";
+    if (!by_slurm && (!state_.is_running() || !state_.is_remote())) {
       return {};
     }
     if (mirror_ == nullptr) {

@@ -27,7 +27,7 @@ Result<launch::RunStateFile> state_of(const record::RunDirectory& run) {
         ErrorCode::kInvalidInput,
         fmt::format("run {} was not started by 'lockstep run'", run.id()));
   }
-  return *state;
+  return launch::with_slurm(run, *state);
 }
 
 std::unique_ptr<launch::Mirror> mirror_of(
@@ -143,6 +143,9 @@ Result<int> watch_run(
   if (head_lost || (state->state == "lost" && state->exit_code == 0)) {
     fmt::print(stderr, "lockstep: {}\n", state->detail);
     return 3;
+  }
+  if (mirror != nullptr && !mirror->conclusion().empty()) {
+    fmt::print(stderr, "lockstep: {}\n", mirror->conclusion());
   }
   return state->exit_code;
 }

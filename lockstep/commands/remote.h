@@ -37,7 +37,8 @@ Result<int> watch_run(
     launch::StopSignals& signals,
     const Watch& watch);
 
-// state.json, or an error when the run was not made by `lockstep run`.
+// state.json, completed by what Slurm says about a job of its own, or an error
+// when the run was not made by `lockstep run`.
 Result<launch::RunStateFile> state_of(const record::RunDirectory& run);
 
 }  // namespace lockstep::commands

@@ -77,13 +77,13 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
     return run_on_slurm(order);
   }
   if (launcher == "mpi") {
-    return hosts.empty() ? run_local_mpi(order) : run_on_mpi_hosts(order);
+    return hosts.empty() ? run_local_mpi(order) : run_on_hosts(order, launcher);
   }
   if (hosts.empty()) {
     return std::move(invalid("launcher ssh needs hosts"))
         .with_fix("--hosts a,b, --hostfile F or resources.hosts");
   }
-  return run_on_hosts(order);
+  return run_on_hosts(order, launcher);
 }
 
 }  // namespace

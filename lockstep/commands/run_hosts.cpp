@@ -227,6 +227,9 @@ class HostsRun {
       far_trainer_ = there;
       return os::Path();
     }
+    if (job_.container.kind() != config::Node::Kind::kNull) {
+      return os::Path();  // the image's own
+    }
     return find_trainer(job_);
   }
 
@@ -293,13 +296,9 @@ class HostsRun {
   launch::HeadSpec head_spec(const Key& key) const {
     Job job = job_;
     job.envs = launch::common_envs(job_);
-    launch::HeadSpec spec;
-    spec.launcher = "ssh";
-    spec.run_id = run_->id();
-    spec.name = job.name;
+    launch::HeadSpec spec = first_spec(order_, *run_, "ssh", argv_);
     spec.runs_dir = nodes_[0].home / "runs";
     spec.job = launch::job_text(job);
-    spec.secrets = job.secret_values;
     spec.key = to_hex(key);
     for (const FarNode& node : nodes_) {
       launch::HeadNode one;
@@ -312,14 +311,7 @@ class HostsRun {
       one.envs = launch::host_envs(job_, node.host);
       spec.nodes.push_back(std::move(one));
     }
-    spec.command = repeat_command(job, order_.context);
-    spec.program = program();
-    spec.retries = order_.options.retries;
-    spec.timeout = order_.priced.timeout;
     spec.price_per_hour = price();
-    spec.price_source = order_.priced.source;
-    spec.first_port = order_.priced.first_port;
-    spec.last_port = order_.priced.last_port;
     return spec;
   }
 
@@ -360,8 +352,7 @@ class HostsRun {
 // begun Ctrl-C ends us at once, and what we hold elsewhere ends with us.
 Result<void> interruptible(
     launch::StopSignals& signals,
-    const std::function<Result<void>()>& action,
-    const std::function<void()>& clean) {
+    const std::function<Result<void>()>& action) {
   Result<void> result;
   const os::Descriptor done(::eventfd(0, EFD_CLOEXEC));
   std::thread worker([&] {
@@ -377,7 +368,6 @@ Result<void> interruptible(
       break;
     }
     if (signals.take() != 0) {
-      clean();
       std::fputs("lockstep: interrupted before the run began\n", stderr);
       std::_Exit(130);
     }
@@ -388,18 +378,23 @@ Result<void> interruptible(
 
 }  // namespace
 
-Result<int> run_on_hosts(const RunOrder& order) {
+Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
   // Before any thread is there.
   launch::StopSignals signals;
   ::signal(SIGPIPE, SIG_IGN);
   HostsRun hosts(order);
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }, [] {}));
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }));
   if (order.options.dry_run) {
     print_plan(
         order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
     return 0;
   }
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }, [] {}));
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }));
+  if (launcher == "mpi") {
+    LOCKSTEP_ASSIGN(const launch::HeadSpec spec, hosts.mpi_spec());
+    return watch_local_head(
+        order, hosts.run(), spec, hosts.first_line(), signals);
+  }
   LOCKSTEP_TRY(hosts.start());
   LOCKSTEP_ASSIGN(const auto mirror, hosts.mirror());
   if (order.options.detach) {
@@ -412,22 +407,6 @@ Result<int> run_on_hosts(const RunOrder& order) {
   watch.follow.all_ranks = order.options.ranks == "all";
   watch.follow.from_start = true;
   return watch_run(hosts.run(), mirror.get(), signals, watch);
-}
-
-Result<int> run_on_mpi_hosts(const RunOrder& order) {
-  launch::StopSignals signals;
-  ::signal(SIGPIPE, SIG_IGN);
-  HostsRun hosts(order);
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }, [] {}));
-  if (order.options.dry_run) {
-    print_plan(
-        order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
-    return 0;
-  }
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }, [] {}));
-  LOCKSTEP_ASSIGN(const launch::HeadSpec spec, hosts.mpi_spec());
-  return watch_local_head(
-      order, hosts.run(), spec, hosts.first_line(), signals);
 }
 
 }  // namespace lockstep::commands

@@ -1,7 +1,7 @@
 #pragma once
 
 // The kinds of `lockstep run`, one function each: on this machine, on this
-// machine but left alone, and on other hosts.
+// machine but left alone, on other hosts, by mpirun on this machine, by Slurm.
 
 #include <string>
 #include <vector>
@@ -23,8 +23,8 @@ struct RunOrder {
 
 Result<int> run_local(const RunOrder& order);
 Result<int> run_detached(const RunOrder& order);
-Result<int> run_on_hosts(const RunOrder& order);
-Result<int> run_on_mpi_hosts(const RunOrder& order);
+// By agents (ssh), or by mpirun.
+Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher);
 Result<int> run_local_mpi(const RunOrder& order);
 Result<int> run_on_slurm(const RunOrder& order);
 
@@ -43,7 +43,8 @@ Result<int> watch_local_head(
     const std::string& first_line,
     launch::StopSignals& signals);
 
-// lockstep-train when the job has a `train` section, else empty.
+// lockstep-train when the job has a `train` section, else empty. In a container
+// the image has its own, so that none need be here.
 Result<os::Path> find_trainer(const launch::Job& job);
 // What a person reads after --detach.
 void print_detached(

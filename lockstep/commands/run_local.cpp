@@ -80,7 +80,8 @@ Result<os::Path> find_trainer(const Job& job) {
     return os::Path();
   }
   os::Path trainer = trainer_program();
-  if (trainer.empty()) {
+  const bool is_own = job.container.kind() == config::Node::Kind::kNull;
+  if (trainer.empty() && is_own) {
     return Error(ErrorCode::kNotFound, "lockstep-train is not there")
         .with_fix(
             "build it ('make build') or set LOCKSTEP_TRAINER_BIN to its path");

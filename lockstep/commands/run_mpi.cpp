@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "lockstep/base/id.h"
+#include "lockstep/commands/check_train.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -41,6 +42,8 @@ launch::HeadSpec first_spec(
   spec.retries = order.options.retries;
   spec.timeout = order.priced.timeout;
   spec.price_source = order.priced.source;
+  spec.first_port = order.priced.first_port;
+  spec.last_port = order.priced.last_port;
   return spec;
 }
 
@@ -76,6 +79,7 @@ Result<int> run_local_mpi(const RunOrder& order) {
   LOCKSTEP_ASSIGN(const auto plan, launch::plan_ranks(std::move(nodes)));
   LOCKSTEP_ASSIGN(const os::Path trainer, find_trainer(job));
   LOCKSTEP_ASSIGN(const auto argv, launch::job_command(job, trainer, 0));
+  LOCKSTEP_TRY(check_train(job, trainer, plan.world_size()));
   if (order.options.dry_run) {
     print_plan(order.priced, plan, argv, order.context.format());
     return 0;

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "lockstep/commands/check_train.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -37,6 +38,7 @@ Result<SlurmPlan> make_plan(const RunOrder& order) {
     nodes.push_back({fmt::format("(Slurm's {})", node), plan.procs, 1, ""});
   }
   LOCKSTEP_ASSIGN(plan.ranks, launch::plan_ranks(std::move(nodes)));
+  LOCKSTEP_TRY(check_train(job, plan.trainer, plan.ranks.world_size()));
   return plan;
 }
 

@@ -43,7 +43,7 @@ Result<int> stop(const StopOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
   LOCKSTEP_ASSIGN(const auto state, state_of(run));
-  if (!state.is_running()) {
+  if (state.has_ended()) {
     fmt::print(stderr, "run {} is not running: {}\n", run.id(), state.state);
     return 0;
   }

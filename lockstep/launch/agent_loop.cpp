@@ -61,6 +61,7 @@ class AgentLoop {
       }
     }
     agent_.reset();
+    end_.heard = kept_.empty() && logs_.done();
     return end_;
   }
 
@@ -122,6 +123,7 @@ class AgentLoop {
       // signal lets it.
       const Duration grace =
           options_.until_idle ? Duration(std::chrono::hours(24)) : grace_;
+      foreign_stop_ = options_.until_idle && !asked_;
       (void)agent_->end(signal, grace).has_value();
     }
     if (!options_.until_idle || !end_.ran) {
@@ -224,6 +226,7 @@ class AgentLoop {
 
   void take(const EndRanks& end) {
     start_.reset();
+    asked_ = true;
     if (agent_ != nullptr) {
       (void)agent_->end(end.signal, end.grace).has_value();
     }
@@ -252,6 +255,8 @@ class AgentLoop {
     grace_ = request.orphan_grace;
     stop_signal_ = request.stop_signal;
     forsaken_ = false;
+    asked_ = false;
+    foreign_stop_ = false;
     Result<void> started;
     if (agent_ == nullptr) {  // the last one was lost
       auto made = options_.make_agent();
@@ -304,7 +309,9 @@ class AgentLoop {
     for (Report& report : agent_->receive(look, 0)) {
       const bool idle = std::holds_alternative<NodeIdle>(report);
       const bool lost = std::holds_alternative<NodeLost>(report);
-      if (const auto* exit = std::get_if<RankExited>(&report)) {
+      if (auto* exit = std::get_if<RankExited>(&report)) {
+        // The head must hear of an end that it did not ask for.
+        exit->was_stopped &= !foreign_stop_;
         end_.ran = true;
         end_.status = exit->status;
       } else if (std::holds_alternative<RankRefused>(report)) {
@@ -425,9 +432,11 @@ class AgentLoop {
   os::Instant beaten_{};
   os::Instant looked_{};
   bool joined_ = false;
-  bool welcomed_ = false;  // through this connection
-  bool busy_ = false;      // ranks are there
-  bool forsaken_ = false;  // they were told to end by ourselves
+  bool welcomed_ = false;      // through this connection
+  bool busy_ = false;          // ranks are there
+  bool forsaken_ = false;      // they were told to end by ourselves
+  bool asked_ = false;         // they were told to end by the head
+  bool foreign_stop_ = false;  // a shim was: by its launcher, and not the head
   bool leaving_ = false;
   bool more_to_send_ = false;
 };

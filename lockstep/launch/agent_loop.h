@@ -43,6 +43,7 @@ struct AgentLoopEnd {
   os::ExitStatus status;
   bool ran = false;       // any rank
   bool said_bye = false;  // the head did: it has all that it wants
+  bool heard = false;     // the head has every report and byte of ours
 };
 
 // Until the head says bye, it stays away for longer than `rejoin`, or the

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -210,9 +211,50 @@ Result<Shim> read_shim() {
   from_hex(shim.spec.key, shim.key);
   LOCKSTEP_TRY(make_folder(shim.spec.folder));
   // Of its own: shims of a node come and go at different times.
-  shim.key_file = shim.spec.folder / fmt::format(".key-{}", shim.spec.node);
+  shim.key_file =
+      shim.spec.folder / fmt::format(".key-{}-{}", shim.spec.node, ::getpid());
   LOCKSTEP_TRY(wire::write_key_file(shim.key_file.string(), shim.key));
   return shim;
+}
+
+// The files of this shim's rank; the last shim of a node takes the folder
+// along, unless programs put something there.
+void clean_after(const Shim& shim, const std::vector<os::Path>& files) {
+  std::error_code ignored;
+  for (const os::Path& file : files) {
+    fs::remove(file, ignored);
+  }
+  const os::Path& folder = shim.spec.folder;
+  std::vector<os::Path> ours;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "ranks") {
+      continue;
+    }
+    // The Python module, and the id of an image that was built here.
+    if (name != "python" && !name.starts_with("image-")) {
+      return;
+    }
+    ours.push_back(entry.path());
+  }
+  if (fs::remove(folder / "ranks", ignored)) {  // no other shim's are there
+    for (const os::Path& path : ours) {
+      fs::remove_all(path, ignored);
+    }
+    fs::remove(folder, ignored);
+  }
+}
+
+// Without the head there is no mpirun either: Open MPI's daemon, which serves
+// that one alone, would wait on this host for as long as it is cut off.
+void end_lonely_daemon() {
+  const pid_t parent = ::getppid();
+  const os::Descriptor daemon(
+      static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
+  const auto name = os::real_files().read(fmt::format("/proc/{}/comm", parent));
+  if (daemon && name && *name == "orted\n" && ::getppid() == parent) {
+    ::syscall(SYS_pidfd_send_signal, daemon.get(), SIGTERM, nullptr, 0);
+  }
 }
 
 }  // namespace
@@ -321,9 +363,19 @@ int shim_main(
   AgentLoopOptions options =
       loop_options(shim->spec, shim->key, own_program, signals);
   options.until_idle = true;
+  options.make_agent = [&] {
+    return start_local_agent(own_program, KeeperEars::kDeaf);
+  };
   options.rejoin = std::chrono::seconds(30);
+  std::vector<os::Path> files;
   options.adapt = [&](StartRequest& request) {
     for (RankCommand& command : request.commands) {
+      // What an earlier shim left there was heard, or never will be.
+      for (const os::Path& file : {command.log, command.events}) {
+        std::error_code absent;
+        fs::remove(file, absent);
+        files.push_back(file);
+      }
       Environment whole = os::environment();
       for (const auto& [name, value] : command.environment) {
         whole[name] = value;
@@ -338,6 +390,11 @@ int shim_main(
   const auto end = run_agent_loop(std::move(options));
   std::error_code ignored;
   fs::remove(shim->key_file, ignored);
+  if (end && end->heard) {
+    clean_after(*shim, files);
+  } else if (end) {
+    end_lonely_daemon();
+  }
   if (!end) {
     fmt::print(stderr, "lockstep shim: {}\n", end.error().to_string());
     return 3;

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "lockstep/base/nearest.h"
+#include "lockstep/launch/local_agent.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/descriptor.h"
@@ -118,15 +119,13 @@ Result<Engine> choose_engine(const ContainerConfig& config) {
       return Engine{name, std::move(program)};
     }
   }
-  char host[256] = "this node";
-  ::gethostname(host, sizeof host - 1);
   return Error(
              ErrorCode::kNotFound,
              fmt::format(
                  "{} is not installed on {}",
                  config.engine.empty() ? "neither docker nor podman"
                                        : config.engine,
-                 host))
+                 host_name()))
       .with_fix("install it there, or drop 'container'");
 }
 
@@ -170,9 +169,7 @@ std::string read_id(const os::Path& file) {
 Result<std::string> build_image(
     const Engine& engine,
     const ContainerSpec& spec) {
-  char host[256] = "node";
-  ::gethostname(host, sizeof host - 1);
-  const os::Path id = spec.folder / fmt::format("image-{}", host);
+  const os::Path id = spec.folder / fmt::format("image-{}", host_name());
   const std::string lock = id.string() + ".lock";
   const os::Descriptor held(
       ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -319,6 +316,36 @@ void contain(
   command.after = {kOwnProgram, "uncontain", text};
 }
 
+void complete(ContainerSpec& spec, const Environment& node) {
+  for (const auto& [name, value] : node) {
+    if (belongs_to_rank(name) &&
+        std::ranges::find(spec.variables, name) == spec.variables.end()) {
+      spec.variables.push_back(name);
+    }
+  }
+  // Where Open MPI's daemon and its ranks meet.
+  if (const auto session = node.find("PMIX_SERVER_TMPDIR");
+      session != node.end()) {
+    spec.mounts.emplace_back(session->second);
+  }
+  std::vector<os::Path> mounts;
+  for (const os::Path& mount : spec.mounts) {
+    std::error_code absent;
+    const os::Path target = fs::canonical(mount, absent);
+    if (absent) {
+      continue;
+    }
+    const bool is_link = fs::is_symlink(fs::symlink_status(mount, absent));
+    mounts.push_back(is_link ? target : mount);
+    // A link inside the workdir is there with it, and only needs its target.
+    if (is_link && !mount.string().starts_with(spec.workdir.string() + "/")) {
+      spec.config.options.emplace_back("--volume");
+      spec.config.options.push_back(target.string() + ":" + mount.string());
+    }
+  }
+  spec.mounts = std::move(mounts);
+}
+
 std::vector<std::string> run_arguments(
     const ContainerSpec& spec,
     const std::string& engine,
@@ -390,10 +417,7 @@ int contain_main(
     }
     image = std::move(*built);
   }
-  std::erase_if(spec->mounts, [](const os::Path& mount) {
-    std::error_code ignored;
-    return !fs::exists(mount, ignored);
-  });
+  complete(*spec, os::environment());
   const bool has_gpus = ::access("/dev/nvidiactl", F_OK) == 0;
   std::vector<std::string> words = run_arguments(
       *spec, engine->name, image, argv, has_gpus, ::getuid(), ::getgid());

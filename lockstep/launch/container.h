@@ -36,7 +36,7 @@ struct ContainerSpec {
   ContainerConfig config;
   std::string name;  // of the container: run, rank and generation
   os::Path workdir;
-  std::vector<os::Path> mounts;  // beside the workdir; absent ones are left out
+  std::vector<os::Path> mounts;        // beside the workdir
   std::vector<std::string> variables;  // names that go inside
   os::Path folder;  // of the run on the node; the image's id is kept there
 };
@@ -54,6 +54,11 @@ void contain(
     const os::Path& folder,
     std::vector<os::Path> mounts,
     const Environment& wanted);
+
+// On the node: what another launcher (mpirun, srun) set for the rank goes
+// inside as well, links are mounted by what they lead to, absent mounts are
+// left out. `node`: the rank's variables there.
+void complete(ContainerSpec& spec, const Environment& node);
 
 // The arguments of the engine's `run`, without the engine. Pure.
 std::vector<std::string> run_arguments(

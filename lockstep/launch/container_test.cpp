@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lockstep/config/node.h"
 
@@ -16,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 Result<std::optional<ContainerConfig>> read(const std::string& yaml) {
   Job job;
@@ -126,6 +128,45 @@ TEST(ContainerTest, ArgumentsOfDockerAndPodman) {
   EXPECT_THAT(
       run_arguments(spec, "docker", "i", {"p"}, false, 0, 0),
       AllOf(Not(Contains("--gpus")), Not(Contains("--user"))));
+}
+
+TEST(ContainerTest, TheNodeAddsWhatItAloneKnows) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "container_complete";
+  std::filesystem::remove_all(folder);
+  for (const char* name : {"work", "data", "session"}) {
+    std::filesystem::create_directories(folder / name);
+  }
+  std::filesystem::create_symlink(folder / "data", folder / "work" / "inside");
+  std::filesystem::create_symlink(folder / "data", folder / "outside");
+  ContainerSpec spec;
+  spec.workdir = folder / "work";
+  spec.variables = {"RANK"};
+  spec.mounts = {
+      folder / "work" / "inside", folder / "outside", folder / "absent"};
+  complete(
+      spec,
+      {{"RANK", "0"},
+       {"OMPI_COMM_WORLD_RANK", "0"},
+       {"CUDA_VISIBLE_DEVICES", "1"},
+       {"LOCKSTEP_SHIM", "secret"},
+       {"HOME", "/root"},
+       {"PMIX_SERVER_TMPDIR", (folder / "session").string()}});
+  EXPECT_THAT(
+      spec.variables,
+      UnorderedElementsAre(
+          "RANK",
+          "OMPI_COMM_WORLD_RANK",
+          "CUDA_VISIBLE_DEVICES",
+          "PMIX_SERVER_TMPDIR"));
+  const auto data = folder / "data";
+  EXPECT_THAT(spec.mounts, ElementsAre(data, data, folder / "session"));
+  EXPECT_THAT(
+      spec.config.options,
+      ElementsAre(
+          "--volume", data.string() + ":" + (folder / "outside").string()));
+  const auto words = run_arguments(spec, "docker", "i", {"p"}, false, 0, 0);
+  EXPECT_EQ(std::ranges::count(words, data.string() + ":" + data.string()), 1);
 }
 
 TEST(ContainerTest, ADescriptionThatIsNoneIsRefused) {

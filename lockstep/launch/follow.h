@@ -29,6 +29,8 @@ class Mirror {
   virtual const RunStateFile& state() const = 0;
   // Asks the head to stop the run: gracefully, or `now`.
   virtual Result<void> stop(bool now) = 0;
+  // What nobody else told about the end of the run; empty: its head did.
+  virtual std::string conclusion() const { return ""; }
   // Everything else that the run left: checkpoints, pictures, tables; only what
   // changed. Once the run has ended, our state.json says so too.
   virtual Result<void> fetch_all() = 0;

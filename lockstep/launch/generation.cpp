@@ -125,13 +125,17 @@ Result<std::map<size_t, StartRequest>> make_starts(
       command.epoch_pattern = job.epochs.pattern;
     }
     if (container) {
+      std::vector<os::Path> mounts = {place.run_directory, place.folder};
+      for (const auto& [name, source] : job.file_mounts) {
+        mounts.push_back((place.workdir / name).lexically_normal());
+      }
       contain(
           command,
           *container,
           facts.run_id,
           generation.number,
           place.folder,
-          {place.run_directory, place.folder},
+          std::move(mounts),
           wanted_by(job, place));
     }
     StartRequest& start =

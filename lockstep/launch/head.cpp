@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -114,7 +115,11 @@ class Head {
     state_.launcher = spec_.launcher;
     state_.command = spec_.command;
     state_.price_source = spec_.price_source;
-    state_.job_id = spec_.launcher == "slurm" ? slurm_job() : "";
+    if (spec_.launcher == "slurm") {
+      state_.job_id = slurm_job();
+      state_.restarts = slurm_restarts();
+      state_.generation = request_.first_generation;
+    }
     for (const HeadNode& node : spec_.nodes) {
       state_.hosts.push_back(node.host);
     }
@@ -140,6 +145,9 @@ class Head {
     } else if (!outcome->failure && outcome->end != RunEnd::kDone) {
       console_->alarm(redact(request_.job, "lockstep: " + outcome->detail));
     }
+    if (goes_on_later(outcome, state_, *console_)) {
+      return 0;  // no end to write: the next head does
+    }
     end_record(run_, request_.job, outcome, state_);
     return state_.exit_code;
   }
@@ -162,10 +170,19 @@ class Head {
     LOCKSTEP_TRY(take_allocation(spec_));
     LOCKSTEP_TRY(plan_nodes());
     if (uses_shims(spec_)) {
-      request_.first_generation = slurm_restarts();
+      request_.first_generation = next_generation();
+      request_.restarts_after_loss = spec_.launcher != "slurm";
       return {};
     }
     return begin_hub();
+  }
+
+  // Above 0 when Slurm started us again.
+  int next_generation() const {
+    const auto last = read_run_state(run_);
+    return slurm_restarts() > 0 && last && *last
+               ? std::max(slurm_restarts(), (*last)->generation + 1)
+               : 0;
   }
 
   Result<void> begin_local() {
@@ -227,7 +244,8 @@ class Head {
         *shims->group, request_, run_, state_, key_, signals_, *console_);
     constexpr Duration kFarewell = seconds(5);
     shims->group->close(kFarewell);
-    if (const auto fetched = fetch_outputs(spec_, own_program_, run_);
+    if (const auto fetched =
+            fetch_outputs(spec_, request_.job, own_program_, run_);
         !fetched) {
       console_->say(
           "lockstep: what rank 0 left is still on its host: " +

@@ -28,7 +28,7 @@ constexpr Duration kAfterGrace = std::chrono::seconds(10);
 
 class Keeper {
  public:
-  explicit Keeper(int descriptor) : channel_(descriptor) {}
+  Keeper(int descriptor, KeeperEars ears) : channel_(descriptor), ears_(ears) {}
 
   int run() {
     sigset_t handled;
@@ -73,7 +73,7 @@ class Keeper {
   void take_signals(int signals) {
     signalfd_siginfo info{};
     while (::read(signals, &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo == SIGTERM) {
+      if (info.ssi_signo == SIGTERM && ears_ == KeeperEars::kOpen) {
         // Nobody asked through the socket: to the agent the node is lost.
         quitting_ = true;
         end(stop_signal_, orphan_grace_);
@@ -226,6 +226,7 @@ class Keeper {
   }
 
   KeeperChannel channel_;
+  KeeperEars ears_;
   MemoryFacts memory_;
   std::map<int, Rank> ranks_;  // by pid
   std::set<int> afters_;       // pids of what runs after ranks
@@ -243,7 +244,7 @@ class Keeper {
 
 }  // namespace
 
-int keeper_main(int descriptor) {
+int keeper_main(int descriptor, KeeperEars ears) {
   ::setsid();
   become_subreaper();
   ::prctl(PR_SET_NAME, "lockstep-keeper");
@@ -255,10 +256,10 @@ int keeper_main(int descriptor) {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     ::dup2(null, standard);
   }
-  return Keeper(descriptor).run();
+  return Keeper(descriptor, ears).run();
 }
 
-Result<KeeperHandle> start_keeper(const os::Path& program) {
+Result<KeeperHandle> start_keeper(const os::Path& program, KeeperEars ears) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return os_error("cannot make a socket pair for the keeper", errno);
@@ -268,6 +269,9 @@ Result<KeeperHandle> start_keeper(const os::Path& program) {
   const KeeperChannel child(ends[1]);  // closed here once the child has it
   os::SpawnOptions options;
   options.argv = {program.string(), "keeper", std::to_string(ends[1])};
+  if (ears == KeeperEars::kDeaf) {
+    options.argv.emplace_back("deaf");
+  }
   options.environment = os::environment();
   options.new_group = false;  // it makes a session of its own
   options.keep = {ends[1]};

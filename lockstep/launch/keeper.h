@@ -22,15 +22,19 @@
 
 namespace lockstep::launch {
 
-// The hidden verb `lockstep keeper FD`: serves until the peer is gone and no
-// process is left. The exit code.
-int keeper_main(int descriptor);
+// Who may end a keeper by SIGTERM. Slurm sends one to every process of a job:
+// below a shim the shim alone acts on it.
+enum class KeeperEars { kOpen, kDeaf };
+
+// The hidden verb `lockstep keeper FD [deaf]`: serves until the peer is gone
+// and no process is left. The exit code.
+int keeper_main(int descriptor, KeeperEars ears);
 
 // Starts a keeper from `program` (the lockstep binary).
 struct KeeperHandle {
   std::unique_ptr<os::Process> process;
   std::unique_ptr<KeeperChannel> channel;
 };
-Result<KeeperHandle> start_keeper(const os::Path& program);
+Result<KeeperHandle> start_keeper(const os::Path& program, KeeperEars ears);
 
 }  // namespace lockstep::launch

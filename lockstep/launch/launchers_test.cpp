@@ -7,6 +7,7 @@
 #include "lockstep/launch/mpi.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/launch/slurm.h"
+#include "lockstep/launch/slurm_mirror.h"
 
 namespace lockstep::launch {
 namespace {
@@ -44,9 +45,9 @@ TEST(MpiTest, RootAndHostsHaveTheirOptions) {
 
 TEST(MpiTest, TheSshOptionsOfTheUserStandFirst) {
   EXPECT_THAT(
-      rsh_agent({{"LOCKSTEP_SSH_OPTIONS", "-F file"}}),
-      HasSubstr("ssh -F file -o BatchMode=yes"));
-  EXPECT_THAT(rsh_agent({}), HasSubstr("ssh  -o BatchMode=yes"));
+      rsh_agent({{"LOCKSTEP_SSH_OPTIONS", "-F file"}}, {"-o", "Port=2"}),
+      HasSubstr("ssh -F file -o Port=2 -o BatchMode=yes"));
+  EXPECT_THAT(rsh_agent({}, {}), HasSubstr("ssh   -o BatchMode=yes"));
 }
 
 TEST(SlurmTest, AJobAlwaysHasATimeLimit) {
@@ -88,10 +89,69 @@ TEST(SlurmTest, TheScriptAsksForWhatTheJobWants) {
   }
 }
 
-TEST(SlurmTest, StatesThatGoOn) {
-  EXPECT_TRUE((SlurmState{"PENDING", "Resources"}).is_queued());
-  EXPECT_TRUE((SlurmState{"RUNNING", "None"}).is_queued());
-  EXPECT_FALSE((SlurmState{"CANCELLED", "None"}).is_queued());
+TEST(SlurmTest, WhatSqueueSays) {
+  const auto waits = parse_slurm_state("PENDING     2      BeginTime        ");
+  ASSERT_TRUE(waits);
+  EXPECT_EQ(waits->state, "PENDING");
+  EXPECT_EQ(waits->restarts, 2);
+  EXPECT_EQ(waits->reason, "BeginTime");
+  EXPECT_TRUE(waits->waits());
+  EXPECT_FALSE(waits->has_ended());
+  EXPECT_FALSE(parse_slurm_state("RUNNING 0 None")->waits());
+  EXPECT_FALSE(parse_slurm_state("COMPLETING 0 None")->has_ended());
+  EXPECT_TRUE(parse_slurm_state("NODE_FAIL 0 None")->has_ended());
+  EXPECT_FALSE(parse_slurm_state(""));
+}
+
+// The head of a first start, restarts 0, wrote this.
+RunStateFile word(const std::string& state, int exit_code) {
+  RunStateFile written;
+  written.launcher = "slurm";
+  written.job_id = "7";
+  written.state = state;
+  written.exit_code = exit_code;
+  written.restarts = 0;
+  return written;
+}
+
+RunStateFile
+view(const RunStateFile& written, const std::string& state, int restarts = 0) {
+  return slurm_view(written, SlurmState{state, "Why", restarts});
+}
+
+TEST(SlurmTest, TheHeadsWordCountsUnlessTheJobIsQueuedAgain) {
+  EXPECT_EQ(view(word("done", 0), "COMPLETING").state, "done");
+  EXPECT_EQ(view(word("done", 0), "PENDING", 1).state, "done");
+  EXPECT_EQ(view(word("failed", 1), "FAILED").state, "failed");
+  EXPECT_EQ(view(word("failed", 1), "RUNNING").state, "failed");
+  EXPECT_EQ(slurm_view(word("failed", 1), {}).state, "failed");
+  // By a SIGTERM of Slurm, which says only later what it meant.
+  EXPECT_EQ(view(word("stopped", 130), "COMPLETING").state, "running");
+  EXPECT_EQ(view(word("stopped", 130), "CANCELLED").state, "stopped");
+  const RunStateFile queued = view(word("stopped", 130), "PENDING", 1);
+  EXPECT_EQ(queued.state, "queued");
+  EXPECT_EQ(queued.detail, "Why");
+  EXPECT_EQ(queued.exit_code, 0);
+  EXPECT_FALSE(queued.has_ended());
+  EXPECT_EQ(view(word("stopped", 130), "RUNNING", 1).state, "running");
+  RunStateFile settled = word("failed", 1);
+  settled.settled = true;
+  EXPECT_EQ(view(settled, "COMPLETING").state, "failed");
+}
+
+TEST(SlurmTest, AJobThatEndedWithoutAWord) {
+  EXPECT_EQ(view(word("running", 0), "RUNNING").state, "running");
+  EXPECT_EQ(view(word("running", 0), "PENDING", 1).state, "queued");
+  const RunStateFile lost = view(word("running", 0), "OUT_OF_MEMORY");
+  EXPECT_EQ(lost.state, "lost");
+  EXPECT_EQ(lost.exit_code, 3);
+  EXPECT_THAT(lost.detail, HasSubstr("could say why (OUT_OF_MEMORY)"));
+  EXPECT_EQ(view(word("running", 0), "CANCELLED").exit_code, 130);
+  EXPECT_EQ(slurm_view(word("running", 0), {}).state, "lost");
+  // The first start was ended for a second one that never began.
+  const RunStateFile again = view(word("stopped", 130), "FAILED", 1);
+  EXPECT_EQ(again.state, "lost");
+  EXPECT_THAT(again.detail, HasSubstr("could begin (FAILED)"));
 }
 
 TEST(ShellTest, WordsComeBackFromAShellAsTheyWere) {

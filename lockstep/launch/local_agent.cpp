@@ -291,9 +291,11 @@ int own_cores() {
   return os::usable_cores("/", CPU_COUNT(&allowed));
 }
 
-Result<std::unique_ptr<Agent>> start_local_agent(const os::Path& program) {
+Result<std::unique_ptr<Agent>> start_local_agent(
+    const os::Path& program,
+    KeeperEars ears) {
   become_subreaper();
-  LOCKSTEP_ASSIGN(KeeperHandle keeper, start_keeper(program));
+  LOCKSTEP_ASSIGN(KeeperHandle keeper, start_keeper(program, ears));
   return std::make_unique<LocalAgent>(std::move(keeper));
 }
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/result.h"
 #include "lockstep/launch/agent.h"
+#include "lockstep/launch/keeper.h"
 #include "lockstep/os/file.h"
 
 namespace lockstep::launch {
@@ -19,6 +20,8 @@ std::string host_name();
 int own_cores();
 
 // `program` is the lockstep binary. Makes this process a child subreaper.
-Result<std::unique_ptr<Agent>> start_local_agent(const os::Path& program);
+Result<std::unique_ptr<Agent>> start_local_agent(
+    const os::Path& program,
+    KeeperEars ears = KeeperEars::kOpen);
 
 }  // namespace lockstep::launch

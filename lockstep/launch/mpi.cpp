@@ -83,7 +83,9 @@ std::string mpi_hostfile(
   return text;
 }
 
-std::string rsh_agent(const Environment& environment) {
+std::string rsh_agent(
+    const Environment& environment,
+    const std::vector<std::string>& more) {
   const auto word = [&](const char* name, const char* otherwise) {
     const auto found = environment.find(name);
     return found == environment.end() || found->second.empty() ? otherwise
@@ -91,10 +93,11 @@ std::string rsh_agent(const Environment& environment) {
   };
   // Of several values for ssh the first counts: the user's.
   return fmt::format(
-      "{} {} -o BatchMode=yes -o ConnectTimeout=10 "
+      "{} {} {} -o BatchMode=yes -o ConnectTimeout=10 "
       "-o ServerAliveInterval=1 -o ServerAliveCountMax=5",
       word("LOCKSTEP_SSH", "ssh"),
-      word("LOCKSTEP_SSH_OPTIONS", ""));
+      word("LOCKSTEP_SSH_OPTIONS", ""),
+      fmt::join(more, " "));
 }
 
 std::vector<std::string> mpirun_arguments(

@@ -37,9 +37,12 @@ std::vector<std::string> mpirun_arguments(
     size_t ranks);
 
 // The ssh that mpirun uses, as one text of words: as reach does (LOCKSTEP_SSH,
-// LOCKSTEP_SSH_OPTIONS), and it notices a cut host by itself. Not a script of
-// ours: Open MPI's daemons look for its first word on every host. Pure.
-std::string rsh_agent(const Environment& environment);
+// LOCKSTEP_SSH_OPTIONS, then the job's `more`), and it notices a cut host by
+// itself. Not a script of ours: Open MPI's daemons look for its first word on
+// every host. Pure.
+std::string rsh_agent(
+    const Environment& environment,
+    const std::vector<std::string>& more);
 
 // kNotFound with what to install when there is no mpirun here.
 Result<std::unique_ptr<ShimStarter>> make_mpi_starter(MpiOptions options);

@@ -57,7 +57,9 @@ std::string to_json(const RunStateFile& state) {
       {"head_directory", state.head_directory},
       {"hosts", state.hosts},
       {"ssh_options", state.ssh_options},
-      {"job_id", state.job_id}};
+      {"job_id", state.job_id},
+      {"restarts", state.restarts},
+      {"settled", state.settled}};
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -92,6 +94,8 @@ Result<RunStateFile> parse_run_state(
     state.hosts = object.value("hosts", std::vector<std::string>());
     state.ssh_options = object.value("ssh_options", std::vector<std::string>());
     state.job_id = object.value("job_id", "");
+    state.restarts = object.value("restarts", -1);
+    state.settled = object.value("settled", false);
   } catch (const json::exception& error) {
     return Error(
         ErrorCode::kCorrupt, fmt::format("{}: {}", source, error.what()));
@@ -130,8 +134,8 @@ Result<std::optional<RunStateFile>> read_run_state(
   }
   LOCKSTEP_ASSIGN(const std::string text, os::real_files().read(path));
   LOCKSTEP_ASSIGN(RunStateFile state, parse_run_state(text, path.string()));
-  if (state.is_running() && !state.is_remote() && state.host == host_name() &&
-      start_ticks(state.pid) != state.pid_start) {
+  if (state.is_running() && !state.is_remote() && state.launcher != "slurm" &&
+      state.host == host_name() && start_ticks(state.pid) != state.pid_start) {
     // It may have ended while we looked: then the file has its last word.
     LOCKSTEP_ASSIGN(const std::string again, os::real_files().read(path));
     LOCKSTEP_ASSIGN(state, parse_run_state(again, path.string()));

@@ -40,16 +40,23 @@ struct RunStateFile {
   std::vector<std::string> hosts;        // of the nodes, as the user wrote them
   std::vector<std::string> ssh_options;  // with which they are reached
   std::string job_id;                    // of Slurm or of mpirun's process
+  // Slurm: how often it had queued the job again when the head wrote this; -1:
+  // no head did yet.
+  int restarts = -1;
+  // Slurm: this is how the run ended, whatever becomes of its job.
+  bool settled = false;
 
   bool is_running() const { return state == "running"; }
+  bool has_ended() const { return !is_running() && state != "queued"; }
   bool is_remote() const { return !head_host.empty(); }
 };
 
 Result<void> write_run_state(
     const record::RunDirectory& run,
     const RunStateFile& state);
-// "running" is checked against the process table, unless it is a mirror or
-// belongs to another host. None when the run was not made by `lockstep run`.
+// "running" is checked against the process table, unless it is a mirror,
+// belongs to another host or to Slurm, which knows better (slurm_mirror.h).
+// None when the run was not made by `lockstep run`.
 Result<std::optional<RunStateFile>> read_run_state(
     const record::RunDirectory& run);
 

@@ -185,6 +185,25 @@ Result<json> stop(const json& request) {
   return json{{"running", running}};
 }
 
+// Of a node, never a run directory of a head: that is the record itself.
+Result<json> forget(const json& request) {
+  const os::Path folder = request.at("directory").get<std::string>();
+  if (!folder.is_absolute() || folder.lexically_normal() != folder ||
+      folder.parent_path().filename() != "nodes" || !folder.has_filename()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{} is no folder of a node", folder.string()));
+  }
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) {
+    return Error(
+        ErrorCode::kIo,
+        fmt::format("cannot remove {}: {}", folder.string(), error.message()));
+  }
+  return json::object();
+}
+
 }  // namespace
 
 std::vector<std::string> followed_files(const record::RunDirectory& run) {
@@ -216,7 +235,8 @@ reach::Handlers run_verbs() {
       {"tail", tail},
       {"files", list_files},
       {"fetch", fetch},
-      {"stop", stop}};
+      {"stop", stop},
+      {"forget", forget}};
 }
 
 }  // namespace lockstep::launch

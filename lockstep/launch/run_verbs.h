@@ -8,7 +8,9 @@
 //   files  {directory}                     -> {files: [{name, size, time}]}
 //   fetch  {directory, name, offset}       -> {data, size}
 //   stop   {directory, now}                -> {running}
+//   forget {directory}                     -> {}
 //
+// forget removes a node's folder (nodes/<id>) whose files the asker has.
 // `offsets` are the bytes of each followed file that the asker has; a piece is
 // {name, offset, data}. With nothing new the answer comes after `wait`
 // milliseconds. At most reach::kPiece bytes travel in one answer.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -50,7 +51,7 @@ Result<std::unique_ptr<ShimStarter>> make_starter(
   options.program = options.is_local ? own_program : spec.nodes.front().program;
   options.more = job.mpi.options;
   options.is_root = ::geteuid() == 0;
-  options.agent = rsh_agent(os::environment());
+  options.agent = rsh_agent(os::environment(), job.resources.ssh_options);
   return make_mpi_starter(std::move(options));
 }
 
@@ -87,6 +88,28 @@ Result<void> fetch_file(
     return os_error(fmt::format("cannot write {}", to.string()), errno);
   }
   return {};
+}
+
+// Slurm signals all processes of a job: a rank may end, also with 0, before the
+// head is told.
+bool fell_by_sigterm(const RunOutcome& outcome) {
+  constexpr int kByShell = 128 + SIGTERM;
+  return outcome.failure && (outcome.failure->status.signal == SIGTERM ||
+                             outcome.failure->status.code == kByShell);
+}
+
+// Also when a rank noticed it, and nobody else. A first start that fails may
+// fail for ever; a later one meets nodes that Slurm has not missed yet.
+bool lost_a_node(const Result<RunOutcome>& outcome, const RunStateFile& state) {
+  constexpr int kMostRestarts = 8;
+  if (!outcome || state.restarts >= kMostRestarts) {
+    return false;
+  }
+  if (outcome->failure) {
+    return outcome->failure->lost ||
+           (outcome->failure->consequence && state.hosts.size() > 1);
+  }
+  return outcome->end == RunEnd::kLost && state.restarts > 0;
 }
 
 }  // namespace
@@ -202,6 +225,7 @@ Result<void> run_setup_here(
 
 Result<void> fetch_outputs(
     const HeadSpec& spec,
+    const Job& job,
     const os::Path& own_program,
     const record::RunDirectory& run) {
   if (!is_elsewhere(spec)) {
@@ -210,6 +234,7 @@ Result<void> fetch_outputs(
   const std::string directory = folder_there(spec).string();
   reach::ReachOptions options;
   options.program = own_program;
+  options.ssh_options = job.resources.ssh_options;
   LOCKSTEP_ASSIGN(
       const auto session, reach::reach(spec.nodes.front().host, options));
   LOCKSTEP_ASSIGN(
@@ -225,7 +250,49 @@ Result<void> fetch_outputs(
       LOCKSTEP_TRY(fetch_file(*session, directory, name, run.path() / name));
     }
   }
+  LOCKSTEP_TRY(session->call(
+      "forget", {{"directory", directory}}, os::Deadline::after(seconds(60))));
   return {};
+}
+
+bool goes_on_later(
+    Result<RunOutcome>& outcome,
+    RunStateFile& state,
+    Console& console) {
+  if (state.launcher != "slurm") {
+    return false;
+  }
+  const auto told = slurm_state(state.job_id);
+  if (!told || !*told) {
+    return false;
+  }
+  if ((*told)->restarts > state.restarts || (*told)->waits()) {
+    console.say("lockstep: Slurm queued the job again");
+    return true;
+  }
+  // Completing: cancelled or queued again, which Slurm does not tell yet.
+  state.settled = (*told)->state == "RUNNING";
+  if (!state.settled && outcome &&
+      (outcome->end == RunEnd::kDone || fell_by_sigterm(*outcome))) {
+    outcome->end = RunEnd::kInterrupted;
+    outcome->detail = "Slurm ended the job";
+    outcome->failure.reset();
+  }
+  if (!state.settled || !lost_a_node(outcome, state)) {
+    return false;
+  }
+  if (const auto queued = slurm_requeue(state.job_id); !queued) {
+    console.say(
+        "lockstep: Slurm does not queue the job again: " +
+        queued.error().to_string());
+    return false;
+  }
+  console.say(
+      fmt::format(
+          "lockstep: job {} is queued again, to go on from the last checkpoint "
+          "on nodes that answer",
+          state.job_id));
+  return true;
 }
 
 }  // namespace lockstep::launch

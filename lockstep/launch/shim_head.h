@@ -51,10 +51,21 @@ Result<void> run_setup_here(
     const record::RunDirectory& run);
 
 // What rank 0 left in its folder on another host (checkpoints, samples,
-// metrics) comes into the run directory. Nothing to do when it lies there.
+// metrics) comes into the run directory, and goes from there. Nothing to do
+// when it lies here.
 Result<void> fetch_outputs(
     const HeadSpec& spec,
+    const Job& job,
     const os::Path& own_program,
     const record::RunDirectory& run);
+
+// Slurm's part in the end of a start: whether it queued the job again, or does
+// so because we ask for it after the loss of a node. Then the run has not ended
+// and there is no end to write; else `state` says whether it is settled, and an
+// outcome that is Slurm's doing (scancel) says so. False for other launchers.
+bool goes_on_later(
+    Result<RunOutcome>& outcome,
+    RunStateFile& state,
+    Console& console);
 
 }  // namespace lockstep::launch

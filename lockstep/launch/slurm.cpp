@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "lockstep/launch/shell.h"
 
@@ -148,22 +149,47 @@ Result<std::string> submit(const SlurmBatch& batch, const std::string& orders) {
   return id;
 }
 
-bool SlurmState::is_queued() const {
-  constexpr std::array<std::string_view, 9> kGoesOn = {
-      "PENDING",
-      "CONFIGURING",
-      "RUNNING",
-      "COMPLETING",
-      "REQUEUED",
-      "REQUEUE_HOLD",
-      "RESIZING",
-      "SUSPENDED",
-      "STAGE_OUT"};
-  return std::ranges::find(kGoesOn, state) != kGoesOn.end();
+bool SlurmState::waits() const {
+  return state == "PENDING" || state == "CONFIGURING" ||
+         state == "SPECIAL_EXIT" || state.starts_with("REQUEUE");
+}
+
+bool SlurmState::has_ended() const {
+  constexpr std::array<std::string_view, 10> kEnds = {
+      "BOOT_FAIL",
+      "CANCELLED",
+      "COMPLETED",
+      "DEADLINE",
+      "FAILED",
+      "NODE_FAIL",
+      "OUT_OF_MEMORY",
+      "PREEMPTED",
+      "REVOKED",
+      "TIMEOUT"};
+  return std::ranges::find(kEnds, state) != kEnds.end();
+}
+
+std::optional<SlurmState> parse_slurm_state(const std::string& line) {
+  std::istringstream words(line.substr(0, line.find('\n')));
+  SlurmState state;
+  words >> state.state >> state.restarts;
+  std::getline(words >> std::ws, state.reason);
+  state.reason.erase(state.reason.find_last_not_of(' ') + 1);
+  if (state.state.empty()) {
+    return {};
+  }
+  return state;
 }
 
 Result<std::optional<SlurmState>> slurm_state(const std::string& job_id) {
-  const auto told = ask({"squeue", "-h", "-j", job_id, "-o", "%T|%r"});
+  const auto told = ask(
+      {"squeue",
+       "-h",
+       "-j",
+       job_id,
+       "--states=all",
+       "-O",
+       "State:32,RestartCnt:16,Reason:80"});
   if (!told) {
     // Slurm forgets a job some minutes after its end.
     if (told.error().message().find("Invalid job id") != std::string::npos) {
@@ -171,18 +197,12 @@ Result<std::optional<SlurmState>> slurm_state(const std::string& job_id) {
     }
     return Error(told.error());
   }
-  if (told->empty()) {
-    return std::optional<SlurmState>();
-  }
-  SlurmState state;
-  state.state = told->substr(0, told->find('|'));
-  state.reason = told->substr(told->find('|') + 1);
-  return std::optional(std::move(state));
+  return parse_slurm_state(*told);
 }
 
 Result<void> slurm_stop(const std::string& job_id, bool now) {
   LOCKSTEP_ASSIGN(const auto state, slurm_state(job_id));
-  if (!state) {
+  if (!state || state->has_ended()) {
     return {};
   }
   if (!now && state->state == "RUNNING") {
@@ -190,6 +210,11 @@ Result<void> slurm_stop(const std::string& job_id, bool now) {
     return {};
   }
   LOCKSTEP_TRY(ask({"scancel", job_id}));
+  return {};
+}
+
+Result<void> slurm_requeue(const std::string& job_id) {
+  LOCKSTEP_TRY(ask({"scontrol", "requeue", job_id}));
   return {};
 }
 

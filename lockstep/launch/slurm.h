@@ -46,17 +46,23 @@ std::string batch_script(const SlurmBatch& batch);
 // sbatch's own.
 Result<std::string> submit(const SlurmBatch& batch, const std::string& orders);
 
-// A job as Slurm tells: "PENDING (Resources)", "RUNNING"; none when it does not
-// know it (any more).
+// A job as Slurm tells; none when it does not know it (any more).
 struct SlurmState {
-  std::string state;
-  std::string reason;
-  bool is_queued() const;  // it will run, or runs
+  std::string state;   // "PENDING", "RUNNING", "COMPLETING", "FAILED", ...
+  std::string reason;  // why it waits: "Resources"
+  int restarts = 0;    // how often it was queued again
+  bool waits() const;  // for nodes, the first time or again
+  bool has_ended() const;
 };
+// "PENDING  1  BeginTime": as slurm_state asks for it. Pure.
+std::optional<SlurmState> parse_slurm_state(const std::string& line);
 Result<std::optional<SlurmState>> slurm_state(const std::string& job_id);
 
 // The stop signal to the head, or the end of the whole job.
 Result<void> slurm_stop(const std::string& job_id, bool now);
+// Ends the job's processes and puts it into the queue again. An error is
+// Slurm's own: the job or the cluster may forbid it.
+Result<void> slurm_requeue(const std::string& job_id);
 
 // In the batch job: the hosts of the allocation, in the order of ranks, and how
 // often it was requeued.

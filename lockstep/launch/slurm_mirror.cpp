@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/launch/slurm.h"
-
 namespace lockstep::launch {
 namespace {
 
@@ -13,9 +11,9 @@ using std::chrono::seconds;
 constexpr Duration kLook = milliseconds(50);
 constexpr Duration kAsk = seconds(1);  // Slurm is asked no oftener
 
-bool waits(const SlurmState& state) {
-  return state.state == "PENDING" || state.state == "CONFIGURING" ||
-         state.state.starts_with("REQUEUE");
+// Nothing that Slurm does can change this end.
+bool is_settled(const RunStateFile& written) {
+  return written.state == "done" || (written.has_ended() && written.settled);
 }
 
 class SlurmMirror : public Mirror {
@@ -23,21 +21,22 @@ class SlurmMirror : public Mirror {
   SlurmMirror(const record::RunDirectory& run, RunStateFile state)
       : run_(run),
         state_(std::move(state)),
-        job_id_(slurm_job_id(run, state_)) {}
+        job_id_(slurm_job_id(run, state_)) {
+    state_.state = "running";  // until we know better
+  }
 
   const RunStateFile& state() const override { return state_; }
 
   Result<bool> update(os::Deadline /*deadline*/) override {
     os::real_clock().sleep_for(kLook);
-    LOCKSTEP_ASSIGN(const auto read, read_run_state(run_));
-    if (!read) {
+    LOCKSTEP_ASSIGN(const auto written, read_run_state(run_));
+    if (!written) {
       return Error(
           ErrorCode::kNotFound,
           fmt::format("{} has no state.json", run_.path().string()));
     }
-    const RunStateFile& now = *read;
-    if (!now.is_running() && now.exit_code == 0) {
-      state_ = now;
+    if (is_settled(*written)) {
+      state_ = *written;
       return true;
     }
     if (!next_ask_.passed()) {
@@ -45,53 +44,60 @@ class SlurmMirror : public Mirror {
     }
     next_ask_ = os::Deadline::after(kAsk);
     LOCKSTEP_ASSIGN(const auto told, slurm_state(job_id_));
-    if (now.is_running()) {
-      take_running(now, told);
-    } else if (told && told->is_queued()) {
-      gone_ = 0;  // its last processes go, or it is queued again
-    } else if (++gone_ >= 2) {
-      state_ = now;
-    }
+    take(*written, slurm_view(*written, told));
     return true;
   }
 
   Result<void> stop(bool now) override { return slurm_stop(job_id_, now); }
 
+  std::string conclusion() const override {
+    return unwritten_ ? state_.detail : "";
+  }
+
   Result<void> fetch_all() override {
     // A job that went without a word has nobody else to write it down.
-    return state_.state == "lost" ? write_run_state(run_, state_)
-                                  : Result<void>();
+    return unwritten_ ? write_run_state(run_, state_) : Result<void>();
   }
 
  private:
-  // The head's last word may come a moment after Slurm's.
-  void take_running(
-      const RunStateFile& now,
-      const std::optional<SlurmState>& told) {
-    state_ = now;
-    if (told && told->is_queued()) {
-      gone_ = 0;
+  void take(const RunStateFile& written, RunStateFile view) {
+    // The head's last word may come a moment after Slurm's.
+    constexpr int kPatience = 3;
+    const bool guessed = view.has_ended() && view.state != written.state;
+    wordless_ = guessed ? wordless_ + 1 : 0;
+    if (!view.has_ended() || (guessed && wordless_ < kPatience)) {
+      state_ = std::move(view);
+      state_.state = "running";  // whoever follows goes on
       return;
     }
-    constexpr int kPatience = 3;
-    if (++gone_ >= kPatience) {
-      state_.state = "lost";
-      state_.exit_code = 3;
-      state_.ended = os::real_clock().unix_seconds();
-      state_.detail = fmt::format(
-          "Slurm ended job {} before its head could say why ({}); see {}",
-          job_id_,
-          told ? told->state : "unknown to Slurm now",
-          (run_.path() / "slurm" / "batch.log").string());
-    }
+    state_ = std::move(view);
+    unwritten_ = guessed;
   }
 
   record::RunDirectory run_;
   RunStateFile state_;
   std::string job_id_;
   os::Deadline next_ask_ = os::Deadline::after(Duration(0));
-  int gone_ = 0;  // how often Slurm did not know it
+  int wordless_ = 0;        // how often the job had ended without a last word
+  bool unwritten_ = false;  // state_ is ours, not the head's
 };
+
+RunStateFile ended_without_a_word(
+    RunStateFile written,
+    const std::optional<SlurmState>& told) {
+  const bool cancelled = told && told->state == "CANCELLED";
+  const bool begun = !told || told->restarts <= written.restarts;
+  written.state = cancelled ? "stopped" : "lost";
+  written.exit_code = cancelled ? 130 : 3;
+  written.ended = os::real_clock().unix_seconds();
+  written.detail = fmt::format(
+      "Slurm ended job {} before its head could {} ({}); see slurm/batch.log "
+      "in the run directory",
+      written.job_id,
+      begun ? "say why" : "begin",
+      told ? told->state : "unknown to Slurm now");
+  return written;
+}
 
 }  // namespace
 
@@ -111,23 +117,42 @@ std::unique_ptr<Mirror> open_slurm_mirror(
   return std::make_unique<SlurmMirror>(run, std::move(state));
 }
 
+RunStateFile slurm_view(
+    RunStateFile written,
+    const std::optional<SlurmState>& told) {
+  if (is_settled(written)) {
+    return written;
+  }
+  // Of an earlier start: its end, if it has one, is not the run's.
+  const bool is_old = told && told->restarts > written.restarts;
+  if (!told || told->has_ended()) {
+    return written.has_ended() && !is_old
+               ? written
+               : ended_without_a_word(std::move(written), told);
+  }
+  // A job that completes may be one that is queued again: Slurm counts that
+  // only afterwards. Only one that runs has a head that ended by itself.
+  if (written.has_ended() && !is_old && told->state == "RUNNING") {
+    return written;
+  }
+  written.state = told->waits() ? "queued" : "running";
+  written.detail = told->waits() ? told->reason : "";
+  written.ended = 0;
+  written.exit_code = 0;
+  return written;
+}
+
 RunStateFile with_slurm(const record::RunDirectory& run, RunStateFile state) {
-  if (state.launcher != "slurm" ||
-      (!state.is_running() && state.exit_code == 0)) {
+  if (state.launcher != "slurm" || is_settled(state)) {
     return state;
   }
   state.job_id = slurm_job_id(run, state);
   const auto told = slurm_state(state.job_id);
   if (!told) {
     state.detail = told.error().to_string();
-  } else if (*told && waits(**told)) {
-    state.state = "queued";
-    state.detail = (*told)->reason;
-  } else if (!*told && state.is_running()) {
-    state.state = "lost";
-    state.detail = fmt::format("Slurm does not know job {}", state.job_id);
+    return state;
   }
-  return state;
+  return slurm_view(std::move(state), *told);
 }
 
 }  // namespace lockstep::launch

@@ -183,6 +183,9 @@ class Supervisor {
         interrupts_ > 0 || given_up_) {
       return false;
     }
+    if (coordinator_.failure()->lost && !request_.restarts_after_loss) {
+      return false;
+    }
     if (launcher_ != nullptr) {
       return true;
     }

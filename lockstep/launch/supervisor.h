@@ -42,6 +42,9 @@ struct RunRequest {
   os::Instant started;                  // when the command began
   int first_port = 0;  // for MASTER_PORT and the coordinator; 0: any free one
   int last_port = 0;
+  // Whether a restart may leave out nodes that were lost. Slurm ends such a job
+  // as a whole, and queues it again.
+  bool restarts_after_loss = true;
   // How long a restart waits for nodes that were lost.
   Duration come_back = std::chrono::seconds(5);
 };
