@@ -85,6 +85,9 @@ def test_ranks_have_both_environments(far, hosts):
         assert told["LOCKSTEP_RUN_ID"] == run.path.name
         assert "LOCKSTEP_SHIM" not in told  # it holds the key
         assert f"node{rank // 2 + 1}" in lines
+        # Nothing of ours stays on a host, but for what is kept for next time.
+        home = hosts.hosts[f"n{rank // 2 + 1}"].home
+        assert not list(home.rglob("nodes/*")), list(home.rglob("nodes/*"))
     hostfile = (run.path / "mpi" / "hostfile").read_text()
     assert hostfile == "n1 slots=2\nn2 slots=2\n"
     nothing_left(hosts, run.path.name)
@@ -144,6 +147,20 @@ def test_the_trainer_uses_mpi(far):
     assert (run.path / "checkpoints" / "last.safetensors").stat().st_size > 0
 
 
+@needs_trainer
+@pytest.mark.parametrize("where", ["", "hosts: [n1, n2], "])
+def test_a_mistyped_key_is_refused_before_the_start(far, where):
+    far.script(
+        "job.yaml",
+        f"resources: {{{where}launcher: mpi}}\n"
+        "train:\n  recipe: vit\n  optim: {lrr: 1}\n",
+    )
+    result = far.call("run", "job.yaml")
+    assert result.returncode == 2, result.stderr
+    assert "job.yaml:4" in result.stderr and "optim.lr" in result.stderr
+    assert not far.runs()
+
+
 def test_a_failing_rank_is_named(far, hosts):
     result = far.call(
         *("run", "--launcher", "mpi", "--hosts", "n1,n2", "--procs", "2", "--"),
@@ -201,10 +218,57 @@ def test_a_cut_host_does_not_hang_it(far, hosts):
     told = started.stderr.read()
     assert "n2" in told, told
     far.assert_nothing_left()
-    # Its ranks end by themselves: their shim lost its lease. Open MPI's daemon
-    # there waits for the network.
-    nothing_left(hosts, far.run().path.name, words=())
+    # Its ranks end by themselves: their shim lost its lease, and takes Open
+    # MPI's daemon along, which would wait for the network.
+    nothing_left(hosts, far.run().path.name)
     hosts.restore("n2")
+
+
+WAITS_ONCE = (
+    "echo generation $LOCKSTEP_GENERATION rank $RANK/$WORLD_SIZE "
+    "$OMPI_COMM_WORLD_SIZE on $(hostname); "
+    "test $LOCKSTEP_GENERATION != 0 || exec sleep 1003"
+)
+
+
+def test_retries_after_a_lost_host(far, hosts):
+    """On the hosts that are left."""
+    started = far.start(
+        *("run", "--launcher", "mpi", "--hosts", "n1,n2,n3", "--retries", "1"),
+        *("--", "sh", "-c", WAITS_ONCE),
+    )
+    wait_for(lambda: all(hosts.processes(name, "sleep\0001003") for name in hosts.names))
+    hosts.cut("n2")
+    _, told = started.communicate(timeout=120)
+    assert started.returncode == 0, told
+    assert "node n2 was lost" in told and "restart 1 of 1" in told, told
+    run = far.run()
+    assert "generation 1 rank 0/2 2 on node1\n" in run.log(0)
+    assert "generation 1 rank 1/2 2 on node3\n" in run.log(1)
+    state = run.state()
+    assert state["state"] == "done" and state["generation"] == 1
+    assert state["world_size"] == 2
+    nothing_left(hosts, run.path.name)
+    hosts.restore("n2")
+
+
+def test_retries_use_a_host_that_came_back(far, hosts):
+    """One whose shim was killed answers still."""
+    started = far.start(
+        *("run", "--launcher", "mpi", "--hosts", "n1,n2", "--retries", "1"),
+        *("--", "sh", "-c", WAITS_ONCE),
+    )
+    wait_for(lambda: all(hosts.processes(n, "sleep\0001003") for n in ("n1", "n2")))
+    for pid, line in hosts.processes("n2", "lockstep"):
+        if " shim " in f"{line} ":
+            os.kill(pid, signal.SIGKILL)
+    _, told = started.communicate(timeout=120)
+    assert started.returncode == 0, told
+    run = far.run()
+    for rank in (0, 1):
+        line = f"generation 1 rank {rank}/2 2 on node{rank + 1}\n"
+        assert line in run.log(rank), run.log(rank)
+    nothing_left(hosts, run.path.name)
 
 
 def test_detached(far, hosts):

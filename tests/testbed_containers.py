@@ -4,6 +4,9 @@ its own. Neither can pull: images are made from busybox, or built FROM those.
     with Docker() as docker:        # or Podman()
         docker.make_image("tools")
         subprocess.run([...], env={**os.environ, **docker.environment()})
+
+    with Hosts(2) as hosts, Docker(hosts, "n1") as docker:   # on a host
+        docker.environment()        # for whatever runs there
 """
 
 import contextlib
@@ -51,7 +54,14 @@ def busybox_image():
 
 
 class Engine(Bed):
+    """On this machine, or on a host of a test bed, in all its namespaces."""
+
     program = None
+
+    def __init__(self, hosts=None, alias=None):
+        super().__init__()
+        self.hosts = hosts
+        self.alias = alias
 
     def __enter__(self):
         try:
@@ -74,13 +84,22 @@ class Engine(Bed):
     def everything(self):
         return {**os.environ, **self.environment()}
 
+    def inside(self, *words):
+        """The words of a command where the engine is."""
+        if self.hosts is None:
+            return [str(word) for word in words]
+        variables = [f"{name}={value}" for name, value in self.environment().items()]
+        return [*self.hosts.inside(self.alias), *variables, *map(str, words)]
+
     def call(self, *words, **options):
-        return command(self.program, *words, env=self.everything(), **options)
+        return command(
+            *self.inside(self.program, *words), env=self.everything(), **options
+        )
 
     def make_image(self, name):
         """busybox as an image; `sh`, `sleep`, `env` and the like are there."""
         done = subprocess.run(
-            [self.program, "import", "-", name],
+            self.inside(self.program, "import", "-", name),
             input=busybox_image(),
             env=self.everything(),
             capture_output=True,
@@ -115,6 +134,7 @@ class Docker(Engine):
 
     def begin(self):
         daemon = self.start(
+            *self.inside("setpriv", "--pdeathsig", "KILL"),
             *("dockerd", "--data-root", self.folder / "data"),
             *("--exec-root", self.folder / "exec"),
             *("--pidfile", self.folder / "dockerd.pid"),
