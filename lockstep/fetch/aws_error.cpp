@@ -119,7 +119,7 @@ void read_xml_fault(const pugi::xml_node& root, AwsFault& fault) {
   for (const char* path :
        {"Response/Errors/Error",
         "ErrorResponse/Error",
-        "ErrorResponse/Errors"}) {
+        "ErrorResponse/Errors/Error"}) {
     if (!error) {
       error = root.first_element_by_path(path);
     }

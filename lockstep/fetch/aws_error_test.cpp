@@ -51,6 +51,14 @@ TEST(AwsFault, OfSts) {
   EXPECT_EQ(fault.request_id, "r");
 }
 
+TEST(AwsFault, OfMotosSts) {
+  const AwsFault fault = read_fault(answer(
+      403,
+      "<ErrorResponse><Errors><Error><Code>AccessDenied</Code><Message>User: u "
+      "is not authorized</Message></Error></Errors></ErrorResponse>"));
+  EXPECT_EQ(fault.message, "User: u is not authorized");
+}
+
 TEST(AwsFault, OfJson) {
   const AwsFault fault = read_fault(answer(
       400,

@@ -114,14 +114,15 @@ class S3 {
       const S3Address& from,
       const os::Path& to,
       const TransferOptions& options = {});
-  // Regular files below `from` to keys below `to`; what is there with the same
-  // content is left. Links are followed, once.
+  // Files below `from` to keys below `to`; what is there with the same content
+  // is left. Links to files are followed, links to folders are not.
   Result<Transferred> upload_folder(
       const os::Path& from,
       const S3Address& to,
       const TransferOptions& options = {});
-  // The other way. Keys that would leave the folder are refused. What came is
-  // remembered in <to>.fetched, so that a second call moves what changed.
+  // The other way, for keys below `from` and a slash. Keys that would leave
+  // the folder are refused. What came is remembered in <to>.fetched, so that a
+  // second call moves what changed and takes away what is no longer stored.
   Result<Transferred> download_folder(
       const S3Address& from,
       const os::Path& to,

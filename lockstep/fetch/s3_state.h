@@ -1,0 +1,84 @@
+#pragma once
+
+// What the parts of the S3 client share. Internal to fetch.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "lockstep/fetch/s3.h"
+
+namespace lockstep::fetch {
+
+// In the metadata of what we store: the CRC-32C of the whole object.
+inline constexpr const char* kCrcName = "lockstep-crc32c";
+
+std::string crc_text(uint32_t crc);  // "0a1b2c3d"
+
+struct S3::State {
+  explicit State(S3Options given);
+
+  S3Options options;
+  AwsClient client;
+  std::mutex mutex;
+  std::map<std::string, std::string> regions;  // of buckets, as learned
+
+  std::string region_of(const std::string& bucket);
+  bool is_https() const;
+  // A request to `address`, without its query, headers and body.
+  AwsRequest
+  request(const char* method, const char* action, const S3Address& address);
+  // Sends it; a bucket elsewhere is followed there once.
+  Result<AwsReply> send(AwsRequest& request, const S3Address& address);
+  Result<AwsReply> call(AwsRequest& request, const S3Address& address);
+
+  Result<S3Object> head(const S3Address& address);
+  // One object's bytes; `range` is "" or "bytes=a-b", `etag` "" or what it
+  // must be. The sink's rewind is called before each further attempt.
+  Result<AwsReply> get(
+      const S3Address& address,
+      const std::string& range,
+      const std::string& etag,
+      const std::function<bool(std::string_view)>& sink,
+      const std::function<void()>& rewind);
+  Result<std::string> put(
+      const S3Address& address,
+      std::string_view bytes,
+      const S3Condition& condition);
+  Result<void> list(
+      const S3Address& address,
+      const std::function<Result<void>(S3Object)>& each);
+  // Whole small objects, checked against what the reply says of them.
+  Result<std::string> get_checked(const S3Address& address, S3Object& object);
+
+  Result<Transferred> upload(
+      const os::Path& from,
+      const S3Address& to,
+      const TransferOptions& options);
+  Result<Transferred> download(
+      const S3Object& object,
+      const S3Address& from,
+      const os::Path& to,
+      const TransferOptions& options);
+};
+
+S3Object object_of(const AwsReply& reply, const std::string& key);
+void add_condition(AwsRequest& request, const S3Condition& condition);
+// For https, where the signature does not cover the body.
+std::string content_md5(std::string_view bytes);
+// Whether an ETag is the MD5 of the content.
+bool is_md5(const std::string& etag);
+// kCorrupt when the bytes are not what the object's description promises.
+Result<void> check_content(
+    const S3Address& address,
+    const S3Object& object,
+    std::string_view bytes);
+
+// Writes a whole file under a temporary name and renames it; not synced.
+Result<void> place_file(const os::Path& path, std::string_view bytes);
+// All of [offset, offset + size) of a file, or an error that names it.
+Result<void>
+read_at(int file, const os::Path& path, uint64_t offset, std::span<char> into);
+
+}  // namespace lockstep::fetch
