@@ -2,19 +2,24 @@
 its own, under agents and under mpirun; and under Slurm."""
 
 import contextlib
+import json
+import os
 import re
 import shutil
 import signal
 
 import pytest
 from control import Control, wait_for
-from testbed import Hosts, needs_root
+from testbed import Hosts, command, needs_root
 from testbed_containers import Docker, Podman, needs_docker, needs_podman
 from testbed_slurm import Slurm, needs_slurm
+from trainer import TRAIN, VIT
 
 pytestmark = needs_root
 needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI")
 LAUNCHERS = ["ssh", pytest.param("mpi", marks=needs_mpi)]
+IMAGE = "{{image: tools, engine: {}}}"
+TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", TRAIN)
 
 
 class Bed:
@@ -32,11 +37,11 @@ class Bed:
             for name in engine.containers(everything=True)
         )
 
-    def job(self, control, launcher, text, container="{{image: tools, engine: {}}}"):
+    def job(self, control, launcher, text, container=IMAGE, envs=""):
         head = "name: boxed\n"
         head += f"container: {container.format(self.program)}\n"
         head += f"resources: {{launcher: {launcher}, hosts: [n1, n2]}}\n"
-        head += "envs:\n  COLOUR: dark blue\n"
+        head += "envs:\n  COLOUR: dark blue\n" + envs
         for alias, engine in self.engines.items():
             head += f"  {alias}:\n"
             for name, value in engine.environment().items():
@@ -154,14 +159,57 @@ def test_no_container_is_left(control, bed, launcher, way):
     wait_for(lambda: bed.containers() == [], message=bed.containers)
 
 
-def test_a_dockerfile_is_built_on_each_node(control, bed):
+def test_a_host_that_was_cut_off_ends_its_container(control, bed):
+    bed.job(control, "ssh", "run: |\n  echo up; while true; do sleep 1; done\n")
+    started = control.start("run", "job.yaml")
+    wait_for(lambda: all(said(control, rank, "up") for rank in (0, 1)))
+    bed.hosts.cut("n2")
+    try:
+        _, told = started.communicate(timeout=60)
+        assert started.returncode == 3 and "node n2 was lost" in told, told
+        wait_for(lambda: bed.containers() == [], message=bed.containers)
+    finally:
+        bed.hosts.restore("n2")
+
+
+@needs_mpi
+@pytest.mark.skipif(not os.path.exists(TRAINER), reason="no lockstep-train")
+def test_a_real_mpi_program_in_containers(control, bed):
+    """The trainer with the `mpi` collective; this machine's libraries stand for
+    those of an image."""
+    folders = {"/usr", "/lib", "/lib64", "/etc", os.path.dirname(TRAINER)}
+    for line in command("ldd", TRAINER).splitlines():
+        for word in line.split():
+            if word.startswith("/") and not word.startswith(("/usr/", "/lib")):
+                folders |= {os.path.dirname(word), os.path.dirname(os.path.realpath(word))}
+    options = ", ".join(f"--volume, '{path}:{path}:ro'" for path in sorted(folders))
+    bed.job(
+        control,
+        "mpi",
+        f"run: {json.dumps([TRAINER, *VIT])}\n",
+        container=f"{{{{image: tools, engine: {{}}, options: [{options}]}}}}",
+        envs="  OMP_NUM_THREADS: 1\n",
+    )
+    result = control.call("run", "job.yaml", timeout=120)
+    assert result.returncode == 0, result.stderr
+    run = control.run()
+    inits = [e for e in run.events() if e["kind"] == "init" and e["rank"] >= 0]
+    assert {(e["node"], e["facts"]["collective"]) for e in inits} == {
+        ("node1", "mpi"),
+        ("node2", "mpi"),
+    }
+    assert (run.path / "checkpoints" / "last.safetensors").stat().st_size > 0
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_dockerfile_is_built_on_each_node(control, bed, launcher):
     (control.folder / "code").mkdir()
     file = control.folder / "code" / "Dockerfile"
     file.write_text("FROM tools\nCOPY message /message\n")
-    (control.folder / "code" / "message").write_text("built\n")
+    (control.folder / "code" / "message").write_text(f"built {launcher}\n")
     bed.job(
         control,
-        "ssh",
+        launcher,
         "workdir: code\nprocs_per_node: 2\nrun: cat /message\n",
         container="{{build: ./Dockerfile, engine: {}}}",
     )
@@ -169,7 +217,7 @@ def test_a_dockerfile_is_built_on_each_node(control, bed):
     result = control.call("run", "job.yaml", timeout=120)
     assert result.returncode == 0, result.stderr
     for rank in range(4):
-        assert control.run().log(rank).split()[-1] == "built"
+        assert control.run().log(rank).split()[-2:] == ["built", launcher]
     for alias, engine in bed.engines.items():
         assert len(set(engine.images())) == before[alias] + 1
 

@@ -109,6 +109,22 @@ def test_a_failing_rank_is_named(control):
     control.assert_nothing_left()
 
 
+def test_retries_start_again_in_the_allocation(control, slurm):
+    program = (
+        "if test $LOCKSTEP_GENERATION$RANK = 01; then exit 1; fi; "
+        "echo generation $LOCKSTEP_GENERATION rank $RANK"
+    )
+    result = run(
+        control, "sh", "-c", program, options=("--nodes", "2", "--retries", "1")
+    )
+    assert result.returncode == 0, result.stderr
+    made = control.run()
+    for rank in (0, 1):
+        assert f"generation 1 rank {rank}" in made.log(rank)
+    assert made.state()["generation"] == 1 and made.state()["restarts"] == 0
+    wait_for(lambda: not slurm.jobs())
+
+
 def test_ps_logs_attach_and_stop(control, slurm):
     program = "trap 'echo saved; exit 0' TERM; echo up; while true; do sleep 0.1; done"
     result = run(control, "bash", "-c", program, options=("--nodes", "2", "--detach"))

@@ -245,8 +245,10 @@ Result<void> fetch_outputs(
           os::Deadline::after(seconds(60))));
   for (const json& file : answer.at("files")) {
     const std::string name = file.at("name").get<std::string>();
-    if (is_plain_name(name) && !name.starts_with("ranks/") &&
-        name != "agent.log") {
+    const bool is_ours = name.starts_with("ranks/") ||
+                         name.starts_with("python/") ||
+                         name.starts_with("image-");
+    if (is_plain_name(name) && !is_ours) {
       LOCKSTEP_TRY(fetch_file(*session, directory, name, run.path() / name));
     }
   }
