@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 BUILD := build
 ARGS ?=
 
-.PHONY: all build setup setup-test run test test-gpu sanitize bench bench-gpu soak \
+.PHONY: all build build-all setup setup-test run test test-gpu sanitize bench bench-gpu soak \
   install format clean
 
 all: build
@@ -22,7 +22,11 @@ $(BUILD)/build.ninja: | setup
 	@cmake --preset release >$(BUILD).log 2>&1 || (cat $(BUILD).log; exit 1)
 	@mkdir -p $(BUILD) && mv $(BUILD).log $(BUILD)/configure.log
 
+# The two programs; build-all adds the test and benchmark programs.
 build: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j$(JOBS) --quiet lockstep lockstep-train
+
+build-all: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j$(JOBS) --quiet
 
 run: build
@@ -30,7 +34,7 @@ run: build
 
 # A test that fails runs once more, and both ends are printed: real sshd, Slurm,
 # docker and PyTorch on a busy machine fail for reasons of their own.
-test: setup-test build sanitize
+test: setup-test build-all sanitize
 	@env --default-signal ctest --test-dir $(BUILD) -j$(JOBS) --output-on-failure \
 	  --repeat until-pass:2 $(ARGS)
 
@@ -42,13 +46,13 @@ sanitize: setup
 test-gpu:
 	@scripts/test-gpu.sh
 
-bench: setup-test build
+bench: setup-test build-all
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) .venv/bin/python3 bench/run.py $(ARGS)
 
 bench-gpu:
 	@scripts/test-gpu.sh --bench
 
-soak: build
+soak: build-all
 	@LOCKSTEP_SOAK=1 LOCKSTEP_BUILD=$(abspath $(BUILD)) \
 	  .venv/bin/python3 -m pytest -q -p no:cacheprovider tests/test_resume.py \
 	  tests/test_keeper.py $(ARGS)

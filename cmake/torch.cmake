@@ -14,17 +14,33 @@ if(NOT EXISTS "${LOCKSTEP_TORCH}/share/cmake/Torch/TorchConfig.cmake")
     "LibTorch was not found (looked in '${LOCKSTEP_TORCH}'). Run 'make setup', "
     "set LOCKSTEP_TORCH to a LibTorch folder, or pass -DLOCKSTEP_TRAINER=OFF.")
 endif()
-set(Torch_DIR "${LOCKSTEP_TORCH}/share/cmake/Torch" CACHE PATH "" FORCE)
-find_package(Torch REQUIRED)
-# Torch's config appends its own standard to the flags; ours must stand.
-string(REGEX REPLACE "-std=[a-z+0-9]+" "" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
 
-add_library(lockstep_torch INTERFACE)
 # libstdc++ first: some wheels export parts of an older one (std::filesystem),
 # which would shadow it and crash.
-target_link_libraries(lockstep_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
-separate_arguments(torch_flags NATIVE_COMMAND "${TORCH_CXX_FLAGS}")
-target_compile_options(lockstep_torch INTERFACE ${torch_flags})
+add_library(lockstep_torch INTERFACE)
+if(LOCKSTEP_CUDA)
+  set(Torch_DIR "${LOCKSTEP_TORCH}/share/cmake/Torch" CACHE PATH "" FORCE)
+  find_package(Torch REQUIRED)
+  # Torch's config appends its own standard to the flags; ours must stand.
+  string(REGEX REPLACE "-std=[a-z+0-9]+" "" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
+  target_link_libraries(lockstep_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
+  separate_arguments(torch_flags NATIVE_COMMAND "${TORCH_CXX_FLAGS}")
+  target_compile_options(lockstep_torch INTERFACE ${torch_flags})
+else()
+  # The libraries of the CPU alone, by name: a wheel with CUDA serves as well,
+  # while its own config would ask for the CUDA toolkit. What libtorch_cpu itself
+  # needs of CUDA it finds by its own path when it is loaded.
+  foreach(library IN ITEMS c10 torch_cpu)
+    add_library(lockstep_${library} SHARED IMPORTED)
+    set_target_properties(lockstep_${library} PROPERTIES
+      IMPORTED_LOCATION "${LOCKSTEP_TORCH}/lib/lib${library}.so")
+  endforeach()
+  target_include_directories(lockstep_torch SYSTEM INTERFACE
+    "${LOCKSTEP_TORCH}/include" "${LOCKSTEP_TORCH}/include/torch/csrc/api/include")
+  target_link_libraries(lockstep_torch INTERFACE
+    stdc++ lockstep_torch_cpu lockstep_c10)
+  target_link_options(lockstep_torch INTERFACE -Wl,--allow-shlib-undefined)
+endif()
 
 add_library(lockstep_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_pch.cpp)
 target_link_libraries(lockstep_torch_pch PUBLIC lockstep_torch)
