@@ -273,7 +273,7 @@ def check_slurm(control, slurm, engine):
     )
     started = control.start("run", "job.yaml")
     wait_for(lambda: all(said(control, rank, "up") for rank in (0, 1)))
-    assert len(engine.containers()) == 2
+    assert len(engine.containers(everything=True)) == 2
     started.send_signal(signal.SIGINT)
     assert started.wait(60) == 130, started.stderr.read()
     wait_for(lambda: engine.containers(everything=True) == [])

@@ -1,25 +1,14 @@
 #include "lockstep/launch/container.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "lockstep/base/nearest.h"
-#include "lockstep/launch/local_agent.h"
-#include "lockstep/launch/shell.h"
-#include "lockstep/os/clock.h"
-#include "lockstep/os/descriptor.h"
-#include "lockstep/os/process.h"
 
 namespace lockstep::launch {
 namespace {
@@ -28,16 +17,8 @@ namespace fs = std::filesystem;
 using config::Node;
 using nlohmann::json;
 
-constexpr int kCannotRun = 125;  // as docker says it
 // The binary of whoever starts the rank: a keeper of ours.
 constexpr const char* kOwnProgram = "/proc/self/exe";
-constexpr auto kBuildPatience = std::chrono::hours(2);
-constexpr auto kEndPatience = std::chrono::seconds(10);
-
-const std::vector<std::string>& engines() {
-  static const std::vector<std::string> names = {"docker", "podman"};
-  return names;
-}
 
 Error invalid(const config::Place& place, const std::string& what) {
   const std::string where = place.to_string();
@@ -62,7 +43,8 @@ take_key(ContainerConfig& config, const std::string& key, const Node& value) {
     LOCKSTEP_ASSIGN(config.build, text_of(value, full));
   } else if (key == "engine") {
     LOCKSTEP_ASSIGN(config.engine, text_of(value, full));
-    if (std::ranges::find(engines(), config.engine) == engines().end()) {
+    if (std::ranges::find(kContainerEngines, config.engine) ==
+        kContainerEngines.end()) {
       return invalid(
           value.place(), fmt::format("{}: accepted: docker, podman", full));
     }
@@ -103,117 +85,6 @@ bool belongs_to_rank(const std::string& name) {
          (name.starts_with("LOCKSTEP_") && name != "LOCKSTEP_SHIM") ||
          name.starts_with("TORCHELASTIC_") || name.starts_with("OMPI_") ||
          name.starts_with("PMIX_") || name.starts_with("SLURM_");
-}
-
-struct Engine {
-  std::string name;
-  std::string program;
-};
-
-Result<Engine> choose_engine(const ContainerConfig& config) {
-  for (const std::string& name : engines()) {
-    if (!config.engine.empty() && config.engine != name) {
-      continue;
-    }
-    if (std::string program = find_in_path(name); !program.empty()) {
-      return Engine{name, std::move(program)};
-    }
-  }
-  return Error(
-             ErrorCode::kNotFound,
-             fmt::format(
-                 "{} is not installed on {}",
-                 config.engine.empty() ? "neither docker nor podman"
-                                       : config.engine,
-                 host_name()))
-      .with_fix("install it there, or drop 'container'");
-}
-
-Result<void> call(
-    const std::vector<std::string>& argv,
-    Duration patience,
-    const std::optional<os::Path>& output = {}) {
-  os::SpawnOptions options;
-  options.argv = argv;
-  options.environment = os::environment();
-  options.output = output;
-  options.new_group = false;
-  LOCKSTEP_ASSIGN(auto process, os::real_processes().spawn(options));
-  const auto status = process->wait(os::Deadline::after(patience));
-  if (!status) {
-    (void)process->signal(SIGKILL).has_value();
-    return Error(status.error());
-  }
-  if (!status->ok()) {
-    return Error(
-        ErrorCode::kUnavailable,
-        fmt::format(
-            "{} {}: {}",
-            fs::path(argv[0]).filename().string(),
-            argv[1],
-            status->to_string()));
-  }
-  return {};
-}
-
-std::string read_id(const os::Path& file) {
-  const auto text = os::real_files().read(file);
-  if (!text) {
-    return "";
-  }
-  return text->substr(0, text->find_first_of(" \n"));
-}
-
-// The engine's cache knows by content what must be built; we only ask it once
-// for each run and node, whichever rank comes first.
-Result<std::string> build_image(
-    const Engine& engine,
-    const ContainerSpec& spec) {
-  const os::Path id = spec.folder / fmt::format("image-{}", host_name());
-  const std::string lock = id.string() + ".lock";
-  const os::Descriptor held(
-      ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!held || ::flock(held.get(), LOCK_EX) != 0) {
-    return os_error(fmt::format("cannot lock {}", lock), errno);
-  }
-  if (std::string known = read_id(id); !known.empty()) {
-    return known;
-  }
-  os::Path file = spec.config.build;
-  if (file.is_relative()) {
-    file = spec.workdir / file;
-  }
-  std::error_code ignored;
-  if (fs::is_directory(file, ignored)) {
-    file /= "Dockerfile";
-  }
-  if (!fs::exists(file, ignored)) {
-    return Error(
-               ErrorCode::kNotFound,
-               fmt::format("container.build: {} is not there", file.string()))
-        .with_fix("name a Dockerfile inside the workdir");
-  }
-  const std::string fresh = id.string() + ".new";
-  std::vector<std::string> argv = {engine.program, "build", "-q"};
-  for (const std::string& word :
-       {std::string("--network=host"),
-        "--iidfile=" + fresh,
-        "--file=" + file.lexically_normal().string(),
-        file.parent_path().lexically_normal().string()}) {
-    argv.push_back(word);
-  }
-  LOCKSTEP_TRY(call(argv, kBuildPatience)
-                   .with_context(fmt::format("building {}", file.string())));
-  std::string built = read_id(fresh);
-  if (built.empty() || ::rename(fresh.c_str(), id.c_str()) != 0) {
-    return os_error(fmt::format("cannot keep {}", id.string()), errno);
-  }
-  return built;
-}
-
-int fail(const Error& error) {
-  fmt::print(stderr, "lockstep: {}\n", error.to_string());
-  return kCannotRun;
 }
 
 }  // namespace
@@ -396,55 +267,6 @@ std::vector<std::string> run_arguments(
   words.push_back(image);
   words.insert(words.end(), argv.begin(), argv.end());
   return words;
-}
-
-int contain_main(
-    const std::string& text,
-    const std::vector<std::string>& argv) {
-  auto spec = parse_container_spec(text);
-  if (!spec) {
-    return fail(spec.error());
-  }
-  const auto engine = choose_engine(spec->config);
-  if (!engine) {
-    return fail(engine.error());
-  }
-  std::string image = spec->config.image;
-  if (image.empty()) {
-    auto built = build_image(*engine, *spec);
-    if (!built) {
-      return fail(built.error());
-    }
-    image = std::move(*built);
-  }
-  complete(*spec, os::environment());
-  const bool has_gpus = ::access("/dev/nvidiactl", F_OK) == 0;
-  std::vector<std::string> words = run_arguments(
-      *spec, engine->name, image, argv, has_gpus, ::getuid(), ::getgid());
-  std::vector<char*> pointers = {const_cast<char*>(engine->program.c_str())};
-  for (std::string& word : words) {
-    pointers.push_back(word.data());
-  }
-  pointers.push_back(nullptr);
-  ::execv(pointers[0], pointers.data());
-  return fail(os_error("cannot execute " + engine->program, errno));
-}
-
-int uncontain_main(const std::string& text) {
-  const auto spec = parse_container_spec(text);
-  if (!spec) {
-    return fail(spec.error());
-  }
-  const auto engine = choose_engine(spec->config);
-  if (!engine) {
-    return 0;  // then there is no container either
-  }
-  // Not there is the usual answer: a rank that ended took its container along.
-  const auto removed = call(
-      {engine->program, "rm", "--force", spec->name},
-      kEndPatience,
-      "/dev/null");
-  return removed ? 0 : 1;
 }
 
 }  // namespace lockstep::launch

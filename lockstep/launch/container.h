@@ -9,8 +9,10 @@
 // container lives on: `lockstep uncontain SPEC` is run after the rank, however
 // it ended.
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/result.h"
@@ -19,6 +21,11 @@
 #include "lockstep/os/file.h"
 
 namespace lockstep::launch {
+
+// In the order in which they are looked for.
+inline constexpr std::array<std::string_view, 2> kContainerEngines = {
+    "docker",
+    "podman"};
 
 // The job's `container`: an image, {image: I, engine: docker, options: [...]},
 // or {build: FILE}.

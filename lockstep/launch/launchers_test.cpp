@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "lockstep/launch/mpi.h"
+#include "lockstep/launch/run_verbs.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/launch/slurm.h"
 #include "lockstep/launch/slurm_mirror.h"
@@ -152,6 +155,31 @@ TEST(SlurmTest, AJobThatEndedWithoutAWord) {
   const RunStateFile again = view(word("stopped", 130), "FAILED", 1);
   EXPECT_EQ(again.state, "lost");
   EXPECT_THAT(again.detail, HasSubstr("could begin (FAILED)"));
+}
+
+TEST(RunVerbsTest, OnlyTheFolderOfANodeIsForgotten) {
+  const os::Path base = os::Path(::testing::TempDir()) / "forget";
+  std::filesystem::remove_all(base);
+  for (const char* name : {"nodes/id/ranks", "runs/id"}) {
+    std::filesystem::create_directories(base / name);
+  }
+  const auto forget = [&](const std::string& directory) {
+    return run_verbs()
+        .at("forget")(nlohmann::json{{"directory", directory}})
+        .has_value();
+  };
+  for (const std::string& other :
+       {std::string("/etc"),
+        std::string("nodes/id"),
+        (base / "runs/id").string(),
+        (base / "nodes/../nodes/..").string(),
+        (base / "nodes/").string()}) {
+    EXPECT_FALSE(forget(other)) << other;
+  }
+  EXPECT_TRUE(std::filesystem::exists(base / "runs/id"));
+  EXPECT_TRUE(forget((base / "nodes/id").string()));
+  EXPECT_FALSE(std::filesystem::exists(base / "nodes/id"));
+  EXPECT_TRUE(std::filesystem::exists(base / "nodes"));
 }
 
 TEST(ShellTest, WordsComeBackFromAShellAsTheyWere) {
