@@ -69,6 +69,7 @@ class Probe:
         """The numbers that it prints, by name."""
         text = self.fine(*words, **options)
         pairs = dict(word.split("=", 1) for word in text.split())
+        pairs.pop("seconds")
         return {k: v if k == "etag" else int(v) for k, v in pairs.items()}
 
     def start(self, *words):

@@ -11,6 +11,8 @@ namespace lockstep {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
+// Below, joining the thirds costs more than it saves.
+constexpr size_t kWorthThree = 64 << 10;
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -70,6 +72,27 @@ by_instruction(const char* at, size_t left, uint32_t start) {
   return rest;
 }
 
+// Three thirds at once: the instruction takes three cycles, and a new one may
+// begin in each.
+__attribute__((target("sse4.2"))) uint32_t
+by_three(const char* at, size_t third, uint32_t start) {
+  uint64_t a = start;
+  uint64_t b = ~0U;
+  uint64_t c = ~0U;
+  for (size_t i = 0; i < third; i += 8) {
+    uint64_t words[3] = {};
+    std::memcpy(&words[0], at + i, 8);
+    std::memcpy(&words[1], at + third + i, 8);
+    std::memcpy(&words[2], at + 2 * third + i, 8);
+    a = _mm_crc32_u64(a, words[0]);
+    b = _mm_crc32_u64(b, words[1]);
+    c = _mm_crc32_u64(c, words[2]);
+  }
+  const uint32_t front =
+      crc32c_join(~static_cast<uint32_t>(a), ~static_cast<uint32_t>(b), third);
+  return ~crc32c_join(front, ~static_cast<uint32_t>(c), third);
+}
+
 bool has_instruction() {
   static const bool found = __builtin_cpu_supports("sse4.2") != 0;
   return found;
@@ -93,7 +116,13 @@ uint32_t multiply(uint32_t a, uint32_t b) {
 uint32_t crc32c(std::string_view bytes, uint32_t before) {
 #if defined(__x86_64__)
   if (has_instruction()) {
-    return ~by_instruction(bytes.data(), bytes.size(), ~before);
+    uint32_t crc = ~before;
+    if (bytes.size() >= kWorthThree) {
+      const size_t third = bytes.size() / 24 * 8;
+      crc = by_three(bytes.data(), third, crc);
+      bytes.remove_prefix(3 * third);
+    }
+    return ~by_instruction(bytes.data(), bytes.size(), crc);
   }
 #endif
   return ~by_tables(bytes.data(), bytes.size(), ~before);

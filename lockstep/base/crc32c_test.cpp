@@ -29,6 +29,25 @@ TEST(Crc32c, PiecesOneAfterTheOther) {
   }
 }
 
+TEST(Crc32c, LargePiecesAreReadInThirds) {
+  std::string text;
+  for (int i = 0; i < 200000; ++i) {
+    text += static_cast<char>(i * i >> 3);
+  }
+  for (const size_t size : {65535UL, 65536UL, 65537UL, 98304UL, 199999UL}) {
+    uint32_t one_by_one = 0;
+    for (size_t i = 0; i < size; ++i) {
+      one_by_one = crc32c({&text[i], 1}, one_by_one);
+    }
+    EXPECT_EQ(crc32c({text.data(), size}), one_by_one) << size;
+    EXPECT_EQ(
+        crc32c({text.data() + 1, size}, 7),
+        crc32c(
+            text.substr(1 + 100, size - 100), crc32c(text.substr(1, 100), 7)))
+        << size;
+  }
+}
+
 TEST(Crc32c, JoinsLargePieces) {
   const std::string a(3 << 20, 'a');
   const std::string b((5 << 20) + 3, 'b');

@@ -205,7 +205,7 @@ void set_method(
         CURLOPT_POSTFIELDS,
         request.body.empty() ? "" : request.body.data());
     if (request.body.size() > kLarge) {
-      curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
+      curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 18);
     }
   }
   curl.easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());

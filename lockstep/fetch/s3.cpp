@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <thread>
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/fetch/checksum.h"
@@ -179,6 +180,10 @@ void add_condition(AwsRequest& request, const S3Condition& condition) {
 S3::State::State(S3Options given)
     : options(std::move(given)), client(options.client) {
   options.addressing = addressing_of(options);
+  if (options.workers <= 0) {
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    options.workers = std::clamp(2 * cores, 4, 16);
+  }
   while (options.endpoint.ends_with('/')) {
     options.endpoint.pop_back();
   }

@@ -66,7 +66,8 @@ struct S3Options {
   std::string endpoint;  // empty: by the settings
   S3Addressing addressing = S3Addressing::kAuto;
   uint64_t part_size = uint64_t{8} << 20;  // larger for huge files
-  int workers = 8;
+  int workers = 0;         // parts at once; 0: two a core, 4 to 16
+  int file_workers = 16;   // small files at once: they wait, not work
   bool anonymous = false;  // unsigned: public buckets
   // Where uploads that were broken off are remembered; empty: nowhere.
   os::Path state;

@@ -388,7 +388,7 @@ Result<Transferred> S3::download_folder(
   LOCKSTEP_TRY(
       small_then_large(
           missing.size(),
-          s3.options.workers,
+          s3.options.file_workers,
           [&](size_t i) {
             return wanted[missing[i]].object.size > s3.options.part_size;
           },
@@ -454,8 +454,8 @@ Result<Transferred> S3::upload_folder(
     moved += done.moved;
     return {};
   };
-  LOCKSTEP_TRY(
-      small_then_large(files.size(), s3.options.workers, is_large, store_one));
+  LOCKSTEP_TRY(small_then_large(
+      files.size(), s3.options.file_workers, is_large, store_one));
   out.skipped = skipped;
   out.moved = moved;
   return out;

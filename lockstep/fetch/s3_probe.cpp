@@ -26,12 +26,14 @@ int fail(const Error& error) {
   return 1;
 }
 
-int show(const Result<Transferred>& done) {
+// `begun` is after the start of the program and before its first request.
+int show(os::Instant begun, const Result<Transferred>& done) {
   if (!done) {
     return fail(done.error());
   }
   fmt::print(
-      "files={} bytes={} moved={} skipped={} etag={}\n",
+      "seconds={:.6f} files={} bytes={} moved={} skipped={} etag={}\n",
+      to_seconds(os::real_clock().now() - begun),
       done->files,
       done->bytes,
       done->moved,
@@ -139,18 +141,19 @@ int run_words(S3Options options, const std::vector<std::string>& words) {
     return listed ? 0 : fail(listed.error());
   }
   TransferOptions transfer;
+  const os::Instant begun = os::real_clock().now();
   if (command == "up") {
     transfer.condition = parse_condition(words, 3);
-    return show(s3.upload(words.at(1), *address, transfer));
+    return show(begun, s3.upload(words.at(1), *address, transfer));
   }
   if (command == "down") {
-    return show(s3.download(*address, words.at(2), transfer));
+    return show(begun, s3.download(*address, words.at(2), transfer));
   }
   if (command == "up-folder") {
-    return show(s3.upload_folder(words.at(1), *address, transfer));
+    return show(begun, s3.upload_folder(words.at(1), *address, transfer));
   }
   if (command == "down-folder") {
-    return show(s3.download_folder(*address, words.at(2), transfer));
+    return show(begun, s3.download_folder(*address, words.at(2), transfer));
   }
   fmt::print(stderr, "s3_probe: unknown command '{}'\n", command);
   return 2;
@@ -180,6 +183,7 @@ int main(int argc, char** argv) {
       options.part_size = std::stoull(value);
     } else if (name == "--workers") {
       options.workers = std::stoi(value);
+      options.file_workers = options.workers;
     } else if (name == "--endpoint") {
       options.endpoint = value;
     } else if (name == "--state") {

@@ -20,7 +20,6 @@ namespace lockstep::fetch {
 namespace {
 
 constexpr uint64_t kMostParts = 10000;
-constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 
 // An upload that was begun, on this machine, for this object. Locked as long
 // as its uploader lives; without the lock (another one has it) nothing is
@@ -126,6 +125,30 @@ class Uploader {
     return std::min(part_size_, size_ - offset_of(index));
   }
   Result<void> moved(uint64_t bytes);
+  // Kept for the next part: fresh memory costs as much as a copy.
+  class PartBuffer {
+   public:
+    explicit PartBuffer(Uploader& owner) : owner_(owner) {
+      const std::lock_guard lock(owner.buffers_mutex_);
+      if (!owner.buffers_.empty()) {
+        bytes_ = std::move(owner.buffers_.back());
+        owner.buffers_.pop_back();
+      }
+      if (!bytes_) {
+        bytes_ = std::make_unique_for_overwrite<char[]>(owner.part_size_);
+      }
+    }
+    PartBuffer(const PartBuffer&) = delete;
+    ~PartBuffer() {
+      const std::lock_guard lock(owner_.buffers_mutex_);
+      owner_.buffers_.push_back(std::move(bytes_));
+    }
+    char* get() const { return bytes_.get(); }
+
+   private:
+    Uploader& owner_;
+    std::unique_ptr<char[]> bytes_;
+  };
   Error changed() const {
     return Error(
         ErrorCode::kAborted,
@@ -147,6 +170,8 @@ class Uploader {
   std::atomic<uint64_t> moved_{0};
   uint64_t there_ = 0;  // bytes of parts that an earlier call had moved
   std::mutex progress_mutex_;
+  std::mutex buffers_mutex_;
+  std::vector<std::unique_ptr<char[]>> buffers_;
 };
 
 Result<void> Uploader::open() {
@@ -195,7 +220,7 @@ Result<Transferred> Uploader::in_one_piece() {
 // upload belongs to, and goes into the metadata.
 Result<void> Uploader::read_crcs() {
   const auto read_one = [&](size_t index) -> Result<void> {
-    constexpr uint64_t kPiece = kMebibyte;
+    constexpr uint64_t kPiece = uint64_t{128} << 10;  // stays in the cache
     const auto buffer = std::make_unique_for_overwrite<char[]>(kPiece);
     uint32_t crc = 0;
     for (uint64_t done = 0; done < size_of(index); done += kPiece) {
@@ -274,7 +299,7 @@ Result<void> Uploader::send_part(size_t index) {
     return {};
   }
   const uint64_t size = size_of(index);
-  const auto buffer = std::make_unique_for_overwrite<char[]>(size);
+  const PartBuffer buffer(*this);
   const std::string_view bytes(buffer.get(), size);
   LOCKSTEP_TRY(
       read_at(file_.get(), from_, offset_of(index), {buffer.get(), size}));
