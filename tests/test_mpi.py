@@ -311,6 +311,20 @@ def test_the_key_is_in_no_command_line(far, hosts):
     started.wait(60)
 
 
+def test_what_needs_hosts_is_refused_without(control):
+    result = control.call("run", "--launcher", "mpi", "--nodes", "2", "--", "true")
+    assert result.returncode == 2 and "2 nodes need hosts" in result.stderr
+    for launcher in ("mpi", "slurm"):
+        control.script(
+            "job.yaml",
+            f"resources: {{launcher: {launcher}}}\nenvs: {{n1: {{A: 1}}}}\nrun: 'true'\n",
+        )
+        result = control.call("run", "job.yaml")
+        assert result.returncode == 2, result.stderr
+        assert "envs.n1.A" in result.stderr and "--hosts" in result.stderr
+    assert not control.runs()
+
+
 def test_no_mpirun(control):
     result = control.call(
         *("run", "--launcher", "mpi", "--", "true"), env={"PATH": "/nowhere"}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 
 import pytest
 from control import Control, wait_for
@@ -83,6 +84,8 @@ def test_requeue_is_the_next_generation(control, slurm):
     started = start(control, "--", "sh", "-c", WAITS_ONCE)
     wait_for(lambda: up(control))
     job = job_of(control)
+    begun = control.run().state()["started"]
+    wait_for(lambda: time.time() > begun + 1)
     slurm.call("scontrol", "requeue", job)
     wait_for(lambda: slurm.state(job) == "PENDING")
     listed = control.call("ps").stdout
@@ -94,6 +97,9 @@ def test_requeue_is_the_next_generation(control, slurm):
     state = run.state()
     assert state["state"] == "done" and state["exit_code"] == 0, state
     assert state["generation"] == 1 and state["restarts"] == 1, state
+    # Both starts count, but not the six seconds in the queue between them.
+    used = state["ended"] - state["started"]
+    assert 0.9 < used < state["ended"] - begun - 4, (used, begun, state)
 
 
 def test_attach_and_stop_of_a_queued_again_job(control, slurm):

@@ -47,6 +47,17 @@ std::string chosen_launcher(const RunOrder& order) {
   return order.hosts.empty() ? "local" : "ssh";
 }
 
+Result<void> check_one_node(const RunOrder& order) {
+  const int nodes =
+      order.options.nodes.value_or(order.priced.job.num_nodes.value_or(1));
+  if (nodes > 1) {
+    return std::move(
+               invalid(fmt::format("{} nodes need hosts to run on", nodes)))
+        .with_fix("--hosts a,b or --hostfile F");
+  }
+  return {};
+}
+
 Result<int> run_job(const RunOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(
@@ -58,13 +69,7 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
     if (!hosts.empty()) {
       return invalid("--launcher local runs on this machine: leave out hosts");
     }
-    if (const int nodes =
-            options.nodes.value_or(priced.job.num_nodes.value_or(1));
-        nodes > 1) {
-      return std::move(
-                 invalid(fmt::format("{} nodes need hosts to run on", nodes)))
-          .with_fix("--hosts a,b or --hostfile F");
-    }
+    LOCKSTEP_TRY(check_one_node(order));
     if (!priced.job.file_mounts.empty()) {
       return invalid(
           "file_mounts bring files to other hosts: on this machine they are "
@@ -73,10 +78,16 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
     LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
     return options.detach ? run_detached(order) : run_local(order);
   }
+  if (hosts.empty()) {
+    LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
+  }
   if (launcher == "slurm") {
     return run_on_slurm(order);
   }
   if (launcher == "mpi") {
+    if (hosts.empty()) {
+      LOCKSTEP_TRY(check_one_node(order));
+    }
     return hosts.empty() ? run_local_mpi(order) : run_on_hosts(order, launcher);
   }
   if (hosts.empty()) {

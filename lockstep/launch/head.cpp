@@ -9,7 +9,6 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -119,6 +118,7 @@ class Head {
       state_.job_id = slurm_job();
       state_.restarts = slurm_restarts();
       state_.generation = request_.first_generation;
+      state_.started -= to_seconds(os::real_clock().now() - request_.started);
     }
     for (const HeadNode& node : spec_.nodes) {
       state_.hosts.push_back(node.host);
@@ -170,19 +170,13 @@ class Head {
     LOCKSTEP_TRY(take_allocation(spec_));
     LOCKSTEP_TRY(plan_nodes());
     if (uses_shims(spec_)) {
-      request_.first_generation = next_generation();
+      const EarlierStarts earlier = earlier_starts(spec_, run_);
+      request_.first_generation = earlier.generations;
+      request_.started -= earlier.used;  // caps and timeout count all of it
       request_.restarts_after_loss = spec_.launcher != "slurm";
       return {};
     }
     return begin_hub();
-  }
-
-  // Above 0 when Slurm started us again.
-  int next_generation() const {
-    const auto last = read_run_state(run_);
-    return slurm_restarts() > 0 && last && *last
-               ? std::max(slurm_restarts(), (*last)->generation + 1)
-               : 0;
   }
 
   Result<void> begin_local() {

@@ -23,7 +23,7 @@ struct RunStateFile {
   std::string host;  // that runs `lockstep run`
   int pid = 0;
   uint64_t pid_start = 0;  // with the pid: one process for good
-  double started = 0;      // Unix seconds
+  double started = 0;      // Unix seconds; later by the time back in a queue
   double ended = 0;        // 0: not yet
   int exit_code = 0;
   int world_size = 0;

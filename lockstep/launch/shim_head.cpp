@@ -1,6 +1,7 @@
 #include "lockstep/launch/shim_head.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -130,6 +131,28 @@ Result<void> take_allocation(HeadSpec& spec) {
     spec.nodes.back().host = host;
   }
   return {};
+}
+
+EarlierStarts earlier_starts(
+    const HeadSpec& spec,
+    const record::RunDirectory& run) {
+  EarlierStarts earlier;
+  const auto last = read_run_state(run);
+  if (spec.launcher != "slurm" || slurm_restarts() == 0 || !last || !*last) {
+    return earlier;
+  }
+  earlier.generations = std::max(slurm_restarts(), (*last)->generation + 1);
+  // A head that was killed wrote no end; its last event tells how long it was.
+  double end = (*last)->ended;
+  struct stat facts{};
+  if (end == 0 && ::stat(run.events().c_str(), &facts) == 0) {
+    end = static_cast<double>(facts.st_mtim.tv_sec) +
+          static_cast<double>(facts.st_mtim.tv_nsec) * 1e-9;
+  }
+  if ((*last)->restarts >= 0) {
+    earlier.used = from_seconds(std::max(0.0, end - (*last)->started));
+  }
+  return earlier;
 }
 
 Result<ShimRun> start_shims(

@@ -23,6 +23,15 @@ bool uses_shims(const HeadSpec& spec);
 // of the allocation.
 Result<void> take_allocation(HeadSpec& spec);
 
+// What a job that Slurm queued again left of its earlier starts.
+struct EarlierStarts {
+  int generations = 0;
+  Duration used{};  // while its heads lived, without the time in the queue
+};
+EarlierStarts earlier_starts(
+    const HeadSpec& spec,
+    const record::RunDirectory& run);
+
 struct ShimRun {
   std::unique_ptr<ShimStarter> starter;
   std::unique_ptr<ShimGroup> group;

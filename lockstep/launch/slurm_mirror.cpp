@@ -143,7 +143,11 @@ RunStateFile slurm_view(
 }
 
 RunStateFile with_slurm(const record::RunDirectory& run, RunStateFile state) {
-  if (state.launcher != "slurm" || is_settled(state)) {
+  // Slurm forgets a job some minutes after its end.
+  constexpr double kForgotten = 3600;
+  if (state.launcher != "slurm" || is_settled(state) ||
+      (state.ended > 0 &&
+       os::real_clock().unix_seconds() - state.ended > kForgotten)) {
     return state;
   }
   state.job_id = slurm_job_id(run, state);
