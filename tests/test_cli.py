@@ -10,7 +10,8 @@ import pytest
 
 from control import LOCKSTEP, ROOT, Control
 
-VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "completion"]
+VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "prices",
+         "audit", "completion"]
 
 
 @pytest.fixture

@@ -490,6 +490,7 @@ class Hosts(Bed):
                     lines.append(f"mkdir -p {inside} && mount --rbind {folder} {inside}")
         lines.append(f"mount --rbind {host.home} {home}")
         lines.append(f"mount --rbind {host.tmp} /tmp")
+        lines.extend(self.more_boot_lines(host))
         lines.append("cd /")
         lines.append(f"exec /usr/sbin/sshd -D -e -f {host.folder}/sshd_config")
         host.process = self.start(
@@ -500,6 +501,10 @@ class Hosts(Bed):
             # As a machine that was just switched on: nothing of the test.
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
         )
+
+    def more_boot_lines(self, host):
+        """What a kind of host does besides, before its sshd starts."""
+        return []
 
     def wait_until_up(self, host):
         def init():

@@ -1,6 +1,7 @@
 #include "lockstep/commands/command.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 
 struct SettingsFile {
   Settings settings;
-  std::string region, key;
+  std::string key;
   std::optional<Money> cap;
   void bind(config::Binder& binder) {
     binder.field("runs_dir", settings.runs_dir, "where runs are kept");
@@ -28,7 +29,9 @@ struct SettingsFile {
         settings.price,
         "dollars an hour of this machine",
         config::at_least(0));
-    binder.field("region", region, "of the cloud");
+    binder.field("region", settings.region, "of the cloud");
+    binder.field("regions", settings.regions, "that audits look at");
+    binder.field("prices", settings.prices, "dollars an hour, by type or host");
     binder.field("key", key, "of the cloud");
     binder.field("cap", cap, "most dollars over all runs");
   }
@@ -71,6 +74,10 @@ Result<Settings> load_settings(const os::Path& file) {
         fmt::format(
             "{}: cap: a cap over all runs is not part of this version",
             file.string()));
+  }
+  struct stat facts = {};
+  if (stat(file.c_str(), &facts) == 0) {
+    read.settings.written = static_cast<double>(facts.st_mtime);
   }
   if (read.settings.runs_dir.starts_with("~/")) {
     read.settings.runs_dir = home() + read.settings.runs_dir.substr(1);

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,7 +24,11 @@ enum class OutputFormat { kTable, kJson, kQuiet };
 // ~/.config/lockstep/config.yaml.
 struct Settings {
   std::string runs_dir = "runs";
-  std::optional<Money> price;  // dollars an hour of this machine
+  std::optional<Money> price;                 // dollars an hour of this machine
+  std::string region;                         // of the cloud
+  std::vector<std::string> regions;           // that audits look at
+  std::map<std::string, std::string> prices;  // an hour, by type or host
+  double written = 0;  // Unix seconds: when the file last changed
 };
 // An absent file gives the defaults.
 Result<Settings> load_settings(const os::Path& file);
@@ -74,6 +79,8 @@ void add_attach(CLI::App& app, Context& context);
 void add_stop(CLI::App& app, Context& context);
 void add_doctor(CLI::App& app, Context& context);
 void add_data(CLI::App& app, Context& context);
+void add_prices(CLI::App& app, Context& context);
+void add_audit(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 
 // `lockstep far-end`: serves one ssh session.

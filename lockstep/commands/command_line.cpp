@@ -108,6 +108,8 @@ void build(CLI::App& app, Context& context) {
   add_report(app, context);
   add_doctor(app, context);
   add_data(app, context);
+  add_prices(app, context);
+  add_audit(app, context);
   add_completion(app, context);
   // A subcommand takes over fallthrough only from an app that had it before.
   for (CLI::App* verb : app.get_subcommands(nullptr)) {

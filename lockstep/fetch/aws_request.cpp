@@ -144,6 +144,11 @@ Result<void> Call::prepare() {
           : request_.endpoint;
   LOCKSTEP_ASSIGN(endpoint_, parse_endpoint(url));
   form_ = encode_query(request_.form);
+  // A space is a plus in a form: as the AWS tools send it, which matters to
+  // servers that sign anew what they decoded.
+  for (size_t at = 0; (at = form_.find("%20", at)) != std::string::npos;) {
+    form_.replace(at, 3, "+");
+  }
   body_ = request_.form.empty() ? request_.body : std::string_view(form_);
   const bool guarded =
       request_.service == "s3" && endpoint_.scheme == "https" && !body_.empty();
