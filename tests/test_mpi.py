@@ -73,6 +73,7 @@ def test_ranks_have_both_environments(far, hosts):
         *("sh", "-c", "env; hostname; pwd"),
     )
     assert result.returncode == 0, result.stderr
+    assert "lockstep: " not in result.stderr, result.stderr  # nothing to tell
     run = far.run()
     for rank in range(4):
         lines = run.log(rank).splitlines()
@@ -132,7 +133,7 @@ def test_options_of_mpirun(far):
 
 
 @needs_trainer
-def test_the_trainer_uses_mpi(far):
+def test_the_trainer_uses_mpi(far, hosts):
     result = far.call(
         *("run", "--launcher", "mpi", "--hosts", "n1,n2", "--procs", "1"),
         *("--env", "OMP_NUM_THREADS=1", "--", TRAINER, *VIT),
@@ -145,6 +146,9 @@ def test_the_trainer_uses_mpi(far):
     # What rank 0 left on its host is here.
     assert (run.path / "metrics.csv").exists()
     assert (run.path / "checkpoints" / "last.safetensors").stat().st_size > 0
+    assert not (run.path / "python").exists()  # ours, not the program's
+    home = hosts.hosts["n1"].home
+    assert not list(home.rglob("nodes/*")), list(home.rglob("nodes/*"))
 
 
 @needs_trainer
@@ -250,6 +254,24 @@ def test_retries_after_a_lost_host(far, hosts):
     assert state["world_size"] == 2
     nothing_left(hosts, run.path.name)
     hosts.restore("n2")
+
+
+def test_retries_wait_for_the_first_host(far, hosts):
+    """It has the checkpoints: without it there is no next generation."""
+    started = far.start(
+        *("run", "--launcher", "mpi", "--hosts", "n1,n2", "--retries", "1"),
+        *("--", "sh", "-c", WAITS_ONCE),
+    )
+    wait_for(lambda: all(hosts.processes(n, "sleep\0001003") for n in ("n1", "n2")))
+    hosts.cut("n1")
+    wait_for(lambda: "n1 was lost" in (far.run().path / "console.jsonl").read_text())
+    hosts.restore("n1")
+    _, told = started.communicate(timeout=120)
+    assert started.returncode == 0, told
+    run = far.run()
+    for rank in (0, 1):
+        line = f"generation 1 rank {rank}/2 2 on node{rank + 1}\n"
+        assert line in run.log(rank), run.log(rank)
 
 
 def test_retries_use_a_host_that_came_back(far, hosts):
