@@ -173,7 +173,8 @@ void add_condition(AwsRequest& request, const S3Condition& condition) {
     request.headers.emplace_back("If-None-Match", "*");
   }
   if (!condition.etag.empty()) {
-    request.headers.emplace_back("If-Match", '"' + condition.etag + '"');
+    // Without quotes: AWS takes both, radosgw only this for a put.
+    request.headers.emplace_back("If-Match", condition.etag);
   }
 }
 

@@ -1,6 +1,7 @@
 // Drives the S3 client from tests/test_s3.py and bench/s3.py:
 //   s3_probe [--part BYTES] [--workers N] [--path|--virtual] [--endpoint URL]
 //            [--state FOLDER] [--retries N] [--backoff MS] [--stall S]
+//            [--clock S]   this machine's clock is wrong by so much
 //            COMMAND ARGUMENTS
 //   head ADDRESS | get ADDRESS | put ADDRESS TEXT [absent|etag=E]
 //   list ADDRESS | rm ADDRESS | mb BUCKET
@@ -20,6 +21,21 @@
 
 namespace lockstep::fetch {
 namespace {
+
+class WrongClock : public os::Clock {
+ public:
+  explicit WrongClock(double wrong) : wrong_(wrong) {}
+  double unix_seconds() const override {
+    return os::real_clock().unix_seconds() + wrong_;
+  }
+  os::Instant now() const override { return os::real_clock().now(); }
+  void sleep_for(Duration duration) override {
+    os::real_clock().sleep_for(duration);
+  }
+
+ private:
+  double wrong_;
+};
 
 int fail(const Error& error) {
   fmt::print(stderr, "{}: {}\n", to_string(error.code()), error.to_string());
@@ -159,6 +175,11 @@ int run_words(S3Options options, const std::vector<std::string>& words) {
   return 2;
 }
 
+os::Clock* wrong_clock(double wrong) {
+  static WrongClock clock(wrong);
+  return &clock;
+}
+
 }  // namespace
 }  // namespace lockstep::fetch
 
@@ -192,6 +213,8 @@ int main(int argc, char** argv) {
       options.client.attempts = std::stoi(value);
     } else if (name == "--backoff") {
       options.client.backoff = std::chrono::milliseconds(std::stoi(value));
+    } else if (name == "--clock") {
+      options.client.clock = fetch::wrong_clock(std::stod(value));
     } else if (name == "--stall") {
       options.client.stall_timeout = std::chrono::seconds(std::stoi(value));
     }

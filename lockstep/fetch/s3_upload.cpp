@@ -328,8 +328,13 @@ Result<std::string> Uploader::complete() {
   add_condition(asked, options_.condition);
   LOCKSTEP_ASSIGN(const AwsReply reply, s3_.send(asked, to_));
   if (!reply.fault) {
-    return plain_etag(
-        xml_text(*reply.xml, "CompleteMultipartUploadResult/ETag"));
+    std::string etag =
+        plain_etag(xml_text(*reply.xml, "CompleteMultipartUploadResult/ETag"));
+    if (etag.empty()) {  // radosgw does not tell it here
+      LOCKSTEP_ASSIGN(const S3Object there, s3_.head(to_));
+      etag = there.etag;
+    }
+    return etag;
   }
   // The answer to the attempt that did it may have been lost.
   if (reply.attempts > 1) {
