@@ -78,7 +78,7 @@ TEST_F(Client, SendsAndReads) {
   const auto asked = transport_->asked()[0];
   EXPECT_EQ(asked.request.url, "https://ec2.us-east-1.amazonaws.com/");
   EXPECT_EQ(asked.request.method, "POST");
-  EXPECT_EQ(asked.body, "A=1&Action=DescribeThings&B=x%20y&Version=2016-11-15");
+  EXPECT_EQ(asked.body, "A=1&Action=DescribeThings&B=x+y&Version=2016-11-15");
   EXPECT_THAT(
       header(asked, "Authorization"),
       AllOf(
