@@ -84,6 +84,7 @@ def test_requeue_is_the_next_generation(control, slurm):
     started = start(control, "--", "sh", "-c", WAITS_ONCE)
     wait_for(lambda: up(control))
     job = job_of(control)
+    following = control.start("logs", "last", "-f")
     begun = control.run().state()["started"]
     wait_for(lambda: time.time() > begun + 1)
     slurm.call("scontrol", "requeue", job)
@@ -94,6 +95,8 @@ def test_requeue_is_the_next_generation(control, slurm):
     assert started.wait(PATIENCE) == 0, said(control)
     run = control.run()
     assert run.log(0) == "up generation 0\nup generation 1\n"
+    shown, _ = following.communicate(timeout=60)
+    assert following.returncode == 0 and shown == run.log(0), shown
     state = run.state()
     assert state["state"] == "done" and state["exit_code"] == 0, state
     assert state["generation"] == 1 and state["restarts"] == 1, state
