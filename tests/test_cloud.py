@@ -4,6 +4,7 @@ AWS SDK for Python as the witness of what was made; `lockstep prices` and
 
 import json
 import re
+import resource
 
 import pytest
 from control import Control
@@ -468,6 +469,36 @@ def test_audit_that_cannot_look_fails(control, documents):
     assert wrong.returncode == 2
     assert "credentials" in wrong.stderr and "us-west-2" in wrong.stderr
     assert "x" * 40 not in wrong.stderr and wrong.stdout == ""
+
+
+def test_audit_over_a_thousand_machines_takes_pages_and_little_time(
+    cloud, control, documents
+):
+    def answer(parameters):
+        first = int(parameters.get("NextToken", "0"))
+        items = "".join(
+            f"<item><instancesSet><item><instanceId>i-{number:017d}</instanceId>"
+            "<instanceType>c5.xlarge</instanceType><instanceState><name>running"
+            "</name></instanceState><launchTime>2026-11-15T08:00:00.000Z"
+            "</launchTime><tagSet><item><key>lockstep:cluster</key><value>big"
+            "</value></item></tagSet></item></instancesSet></item>"
+            for number in range(first, first + 100)
+        )
+        more = f"<nextToken>{first + 100}</nextToken>" if first < 900 else ""
+        return 200, f"<r><reservationSet>{items}</reservationSet>{more}</r>"
+
+    documents["DescribeInstances"] = answer
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = control.call("audit", "--output", "json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    machines = [
+        one for one in json.loads(done.stdout)["resources"] if one["kind"] == "instance"
+    ]
+    assert len({one["id"] for one in machines}) == 1000
+    assert len([call for call in cloud.calls if call[0] == "DescribeInstances"]) == 10
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 2
 
 
 # Machines
