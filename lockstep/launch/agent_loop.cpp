@@ -126,7 +126,8 @@ class AgentLoop {
       foreign_stop_ = options_.until_idle && !asked_;
       (void)agent_->end(signal, grace).has_value();
     }
-    if (!options_.until_idle || !end_.ran) {
+    // A shim whose rank ran has its last words to say.
+    if (!options_.until_idle || (!busy_ && !end_.ran)) {
       leaving_ = true;
     }
   }

@@ -390,7 +390,7 @@ int shim_main(
   const auto end = run_agent_loop(std::move(options));
   std::error_code ignored;
   fs::remove(shim->key_file, ignored);
-  if (end && end->heard) {
+  if (end && (end->heard || end->said_bye)) {
     clean_after(*shim, files);
   } else if (end) {
     end_lonely_daemon();
