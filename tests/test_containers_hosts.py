@@ -232,7 +232,8 @@ def test_a_dockerfile_is_built_on_each_node(control, bed, launcher):
     ids=["docker", "podman"],
 )
 def test_under_slurm(engine, request):
-    with Slurm() as slurm, engine() as one:
+    # Slurm's own default of KillWait is 30 s.
+    with Slurm(kill_wait=30) as slurm, engine() as one:
         one.make_image("tools")
         folder = slurm.shared / re.sub(r"\W", "_", request.node.name)
         folder.mkdir()
@@ -271,10 +272,15 @@ def check_slurm(control, slurm, engine):
         "name: two\n" + head + "run: |\n"
         "  trap '' TERM; echo up; while true; do sleep 1; done\n",
     )
-    started = control.start("run", "job.yaml")
-    wait_for(lambda: all(said(control, rank, "up") for rank in (0, 1)))
-    assert len(engine.containers(everything=True)) == 2
-    started.send_signal(signal.SIGINT)
-    assert started.wait(60) == 130, started.stderr.read()
-    wait_for(lambda: engine.containers(everything=True) == [])
-    wait_for(lambda: not slurm.jobs())
+    for way in ("interrupt", "scancel"):
+        started = control.start("run", "job.yaml")
+        wait_for(lambda: all(said(control, rank, "up") for rank in (0, 1)))
+        assert len(engine.containers(everything=True)) == 2
+        if way == "interrupt":
+            started.send_signal(signal.SIGINT)
+        else:
+            slurm.call("scancel", control.run().state()["job_id"])
+        assert started.wait(60) == 130, started.stderr.read()
+        wait_for(lambda: engine.containers(everything=True) == [])
+        wait_for(lambda: not slurm.jobs())
+        shutil.rmtree(control.runs_dir)

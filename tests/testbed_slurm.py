@@ -50,7 +50,7 @@ ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,bf_interval=1
-KillWait=2
+KillWait={kill_wait}
 SlurmdTimeout=10
 SlurmctldTimeout=10
 SlurmdParameters=config_overrides
@@ -70,10 +70,11 @@ def free_ports(count):
 
 
 class Slurm(Bed):
-    def __init__(self, hosts=None, count=4, cpus=8):
+    def __init__(self, hosts=None, count=4, cpus=8, kill_wait=2):
         super().__init__()
         self.hosts = hosts
         self.cpus = cpus
+        self.kill_wait = kill_wait  # seconds from SIGTERM to SIGKILL
         self.nodes = (
             [host.hostname for host in hosts.hosts.values()]
             if hosts
@@ -163,6 +164,7 @@ class Slurm(Bed):
                 control_port=control,
                 node_port=ports[0],
                 folder=self.folder,
+                kill_wait=self.kill_wait,
                 nodes="\n".join(lines),
             )
         )

@@ -120,9 +120,11 @@ class AgentLoop {
     }
     if (busy_ && agent_ != nullptr) {
       // A shim's rank may write its checkpoint for as long as whoever sent the
-      // signal lets it.
-      const Duration grace =
-          options_.until_idle ? Duration(std::chrono::hours(24)) : grace_;
+      // signal lets it; but its container must be gone when SIGKILL comes to
+      // us.
+      const Duration grace = options_.until_idle && !has_after_
+                                 ? Duration(std::chrono::hours(24))
+                                 : grace_;
       foreign_stop_ = options_.until_idle && !asked_;
       (void)agent_->end(signal, grace).has_value();
     }
@@ -255,6 +257,8 @@ class AgentLoop {
     generation_ = request.generation;
     grace_ = request.orphan_grace;
     stop_signal_ = request.stop_signal;
+    has_after_ = std::ranges::any_of(
+        request.commands, [](const auto& one) { return !one.after.empty(); });
     forsaken_ = false;
     asked_ = false;
     foreign_stop_ = false;
@@ -435,6 +439,7 @@ class AgentLoop {
   bool joined_ = false;
   bool welcomed_ = false;      // through this connection
   bool busy_ = false;          // ranks are there
+  bool has_after_ = false;     // something must be done when one has ended
   bool forsaken_ = false;      // they were told to end by ourselves
   bool asked_ = false;         // they were told to end by the head
   bool foreign_stop_ = false;  // a shim was: by its launcher, and not the head
