@@ -137,21 +137,27 @@ Error bad(const std::string& what) {
   return Error(ErrorCode::kInvalidInput, what);
 }
 
-Result<void> check_key(const std::string& key) {
+// Kind and key without the comment, which may hold anything.
+Result<std::string> read_key(const std::string& line) {
   constexpr std::string_view kKinds[] = {
-      "ssh-ed25519 ", "ssh-rsa ", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-"};
-  if (key.find("PRIVATE KEY") != std::string::npos) {
+      "ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-"};
+  if (line.find("PRIVATE KEY") != std::string::npos) {
     return bad("a private key must not travel; give the line of the .pub file");
   }
-  const bool is_kind = std::ranges::any_of(
-      kKinds, [&](std::string_view kind) { return key.starts_with(kind); });
-  const bool is_line = std::ranges::all_of(
-      key, [](char c) { return c >= ' ' && c <= '~' && c != '\''; });
-  if (!is_kind || !is_line || key.find(" AAAA") == std::string::npos) {
+  const size_t space = line.find(' ');
+  const std::string kind = line.substr(0, space);
+  const std::string rest =
+      space == std::string::npos ? "" : line.substr(space + 1);
+  const std::string key = rest.substr(0, rest.find(' '));
+  if (std::ranges::none_of(
+          kKinds,
+          [&](std::string_view one) { return kind.starts_with(one); }) ||
+      !has_only(kind, "-@.") || !key.starts_with("AAAA") ||
+      !has_only(key, "+/=") || line.find('\n') != std::string::npos) {
     return bad(
         "this is no public key; accepted: one line as in id_ed25519.pub");
   }
-  return {};
+  return kind + " " + key;
 }
 
 std::string seconds_text(Duration value) {
@@ -192,7 +198,7 @@ Result<std::string> make_user_data(const UserDataOptions& options) {
     while (line.ends_with('\n') || line.ends_with('\r')) {
       line.pop_back();
     }
-    LOCKSTEP_TRY(check_key(line));
+    LOCKSTEP_ASSIGN(line, read_key(line));
     key = fill(std::string(kKeyScript), "LINE", line);
   }
   std::string text = fill(std::string(kScript), "KEY", key);

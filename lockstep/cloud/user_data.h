@@ -30,7 +30,7 @@ struct UserDataOptions {
   Duration longest = std::chrono::hours(24);  // a renewal reaches no further
   Duration period = std::chrono::seconds(5);  // between two looks
   std::string user = "root";   // who logs in and may renew the lease
-  std::string authorized_key;  // one line of a .pub file; empty: none
+  std::string authorized_key;  // a line of a .pub file; empty: none
   std::string folder = std::string(kLeaseFolder);
 };
 

@@ -10,12 +10,12 @@ namespace lockstep::cloud {
 namespace {
 
 constexpr const char* kKey =
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExample me@here";
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExample";
 
 TEST(UserData, HasNoPlaceLeftOpenAndPassesTheShell) {
   UserDataOptions options;
   options.user = "ubuntu";
-  options.authorized_key = std::string(kKey) + "\n";
+  options.authorized_key = std::string(kKey) + " somebody's laptop\n";
   const auto text = make_user_data(options);
   ASSERT_TRUE(text) << text.error().to_string();
   EXPECT_TRUE(text->starts_with("#!/bin/sh\n"));
@@ -34,6 +34,7 @@ TEST(UserData, HasNoPlaceLeftOpenAndPassesTheShell) {
   }
   EXPECT_NE(text->find("+ 1800))"), std::string::npos);
   EXPECT_NE(text->find(std::string("'") + kKey + "'"), std::string::npos);
+  EXPECT_EQ(text->find("laptop"), std::string::npos);
   EXPECT_LT(text->size(), kMostUserData / 4);
   const auto file = std::filesystem::temp_directory_path() /
                     ("lockstep-user-data-" + std::to_string(::getpid()));
@@ -59,8 +60,11 @@ TEST(UserData, BadOptionsAreRefused) {
   EXPECT_TRUE(refused([](Options& o) { o.folder = "relative"; }));
   EXPECT_TRUE(refused([](Options& o) { o.folder = "/a$(b)"; }));
   EXPECT_TRUE(refused([](Options& o) { o.authorized_key = "hello"; }));
+  EXPECT_TRUE(
+      refused([](Options& o) { o.authorized_key = "ssh-rsa AAAA';reboot;'"; }));
   EXPECT_TRUE(refused(
-      [](Options& o) { o.authorized_key = "ssh-rsa AAAA'; reboot; '"; }));
+      [](Options& o) { o.authorized_key = "ssh-rsa AAAA\nssh-rsa AAAB"; }));
+  EXPECT_TRUE(refused([](Options& o) { o.authorized_key = "ssh-rsa"; }));
   EXPECT_TRUE(refused([](Options& o) {
     o.authorized_key = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA";
   }));

@@ -50,10 +50,13 @@ Result<std::vector<std::string>> chosen_regions(
   return once;
 }
 
-Result<std::unique_ptr<fetch::AwsClient>> open_aws(const std::string& region) {
+Result<std::unique_ptr<fetch::AwsClient>> open_aws(
+    const std::string& region,
+    int attempts) {
   fetch::AwsClientOptions options;
   LOCKSTEP_ASSIGN(options.settings, fetch::load_settings());
   options.region = region;
+  options.attempts = attempts;
   options.limit = std::chrono::seconds(30);
   options.say = [](const std::string& text) { log_debug(text); };
   return std::make_unique<fetch::AwsClient>(std::move(options));

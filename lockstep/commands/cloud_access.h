@@ -19,9 +19,11 @@ Result<std::vector<std::string>> chosen_regions(
     const std::vector<std::string>& option,
     const Settings& settings);
 
-// A client that gives up within about half a minute and says each retry in
-// the debug log.
-Result<std::unique_ptr<fetch::AwsClient>> open_aws(const std::string& region);
+// A client that gives up after so many tries of a call, and within about half
+// a minute; it says each retry in the debug log.
+Result<std::unique_ptr<fetch::AwsClient>> open_aws(
+    const std::string& region,
+    int attempts = 8);
 
 // "3 days", "12 min", for a column.
 std::string age_text(double seconds);

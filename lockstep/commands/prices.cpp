@@ -92,7 +92,8 @@ Result<int> show(const PricesOptions& options, const Context& context) {
       cloud::UserPrices::parse(
           settings.prices, settings_file().string(), settings.written));
   const bool all = options.source == "all";
-  LOCKSTEP_ASSIGN(const auto client, open_aws(regions.front()));
+  // There is a table to fall back to: no long waits for the cloud.
+  LOCKSTEP_ASSIGN(const auto client, open_aws(regions.front(), 4));
   cloud::ec2::ApiPrices api(*client);
   cloud::PriceTable table = cloud::PriceTable::shipped();
   cloud::PriceBook book;
