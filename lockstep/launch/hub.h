@@ -1,9 +1,7 @@
 #pragma once
 
-// Where agents and shims dial in. One thread, one epoll: a thousand agents cost
-// what their messages cost. Strangers have two seconds for the hand-shake and
-// 256 places; beyond those the one that was silent longest goes. What is
-// refused is logged, at most a line a second, with its address and why.
+// Where agents and shims dial in. One thread, one epoll (connections.h): a
+// thousand agents cost what their messages cost.
 //
 // A node whose connection was closed has `patience` to come back; one that is
 // connected and silent for `lease` is lost. A lost node that came back is
