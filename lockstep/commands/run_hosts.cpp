@@ -1,19 +1,16 @@
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
-#include <thread>
 
 #include "lockstep/base/id.h"
 #include "lockstep/commands/check_train.h"
 #include "lockstep/commands/far_nodes.h"
+#include "lockstep/commands/interruptible.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -34,6 +31,7 @@ using std::chrono::seconds;
 constexpr Duration kAnswer = seconds(30);
 constexpr Duration kAgentAnswer = seconds(75);
 constexpr Duration kStopPatience = seconds(15);
+constexpr Duration kAbandonPatience = seconds(3);
 
 class HostsRun {
  public:
@@ -105,13 +103,13 @@ class HostsRun {
   // Head and agents run; from here on the run has a life of its own.
   Result<void> start() {
     const Key key = make_key();
-    LOCKSTEP_ASSIGN(
-        const json head,
-        nodes_[0].session->call(
-            "head",
-            {{"spec", launch::to_json(head_spec(key))}},
-            os::Deadline::after(kAnswer)));
-    head_runs_ = true;
+    head_ = HeadState::kStarts;
+    const auto answer = nodes_[0].session->call(
+        "head",
+        {{"spec", launch::to_json(head_spec(key))}},
+        os::Deadline::after(kAnswer));
+    head_ = answer ? HeadState::kRuns : HeadState::kNone;
+    LOCKSTEP_ASSIGN(const json head, answer);
     const std::vector<std::string> local = head_addresses(head, true);
     const std::vector<std::string> others = head_addresses(head, false);
     const auto started = on_each(nodes_, [&](FarNode& node) -> Result<void> {
@@ -128,7 +126,7 @@ class HostsRun {
       return {};
     });
     if (!started) {
-      stop_head();
+      stop_head(*nodes_[0].session);
       return started;
     }
     return write_first_state();
@@ -160,32 +158,23 @@ class HostsRun {
     return spec;
   }
 
-  // The run cannot begin: what was started ends.
-  void stop_head() {
-    if (!head_runs_) {
+  // While another thread is in start(), which never returns: what it started
+  // ends, by a session of its own. A head that is about to start notices that
+  // nobody waits for it.
+  void abandon() {
+    const auto deadline = os::Deadline::after(kAbandonPatience);
+    while (head_ == HeadState::kStarts && !deadline.passed()) {
+      os::real_clock().sleep_for(std::chrono::milliseconds(10));
+    }
+    if (head_ != HeadState::kRuns) {
+      remove_record();
       return;
     }
-    const json where = {{"directory", head_directory().string()}};
-    json stop = where;
-    stop["now"] = true;
-    (void)nodes_[0]
-        .session->call("stop", stop, os::Deadline::after(kAnswer))
-        .has_value();
-    const auto deadline = os::Deadline::after(kStopPatience);
-    while (!deadline.passed()) {
-      const auto answer = nodes_[0].session->call("state", where, deadline);
-      if (!answer) {
-        break;
-      }
-      const auto state =
-          launch::parse_run_state(answer->value("state", ""), nodes_[0].host);
-      if (!state || !state->is_running()) {
-        break;
-      }
-      os::real_clock().sleep_for(std::chrono::milliseconds(50));
+    reach::ReachOptions options = reach_options(job_.resources.ssh_options);
+    options.patience = kAbandonPatience;
+    if (const auto session = reach::reach(nodes_[0].host, options)) {
+      stop_head(**session);
     }
-    std::error_code ignored;
-    fs::remove_all(run_->path(), ignored);
   }
 
   Result<std::unique_ptr<launch::Mirror>> mirror() {
@@ -201,6 +190,33 @@ class HostsRun {
   }
 
  private:
+  // The run cannot begin: what was started ends.
+  void stop_head(reach::Session& session) {
+    const json where = {{"directory", head_directory().string()}};
+    json stop = where;
+    stop["now"] = true;
+    (void)session.call("stop", stop, os::Deadline::after(kAnswer)).has_value();
+    const auto deadline = os::Deadline::after(kStopPatience);
+    while (!deadline.passed()) {
+      const auto answer = session.call("state", where, deadline);
+      if (!answer) {
+        break;
+      }
+      const auto state =
+          launch::parse_run_state(answer->value("state", ""), nodes_[0].host);
+      if (!state || !state->is_running()) {
+        break;
+      }
+      os::real_clock().sleep_for(std::chrono::milliseconds(50));
+    }
+    remove_record();
+  }
+
+  void remove_record() {
+    std::error_code ignored;
+    fs::remove_all(run_->path(), ignored);
+  }
+
   // The loopback of the head is no way to it from other nodes.
   static std::vector<std::string> head_addresses(
       const json& head,
@@ -345,36 +361,9 @@ class HostsRun {
   std::vector<FarNode> nodes_;
   launch::RankPlan plan_;
   std::optional<record::RunDirectory> run_;
-  bool head_runs_ = false;
+  enum class HeadState { kNone, kStarts, kRuns };
+  std::atomic<HeadState> head_ = HeadState::kNone;
 };
-
-// Runs what may take long beside a look at the signals: before the run has
-// begun Ctrl-C ends us at once, and what we hold elsewhere ends with us.
-Result<void> interruptible(
-    launch::StopSignals& signals,
-    const std::function<Result<void>()>& action) {
-  Result<void> result;
-  const os::Descriptor done(::eventfd(0, EFD_CLOEXEC));
-  std::thread worker([&] {
-    result = action();
-    constexpr uint64_t kOne = 1;
-    (void)!::write(done.get(), &kOne, sizeof kOne);
-  });
-  while (true) {
-    pollfd sources[] = {
-        {signals.descriptor(), POLLIN, 0}, {done.get(), POLLIN, 0}};
-    ::poll(sources, 2, -1);
-    if ((sources[1].revents & POLLIN) != 0) {
-      break;
-    }
-    if (signals.take() != 0) {
-      std::fputs("lockstep: interrupted before the run began\n", stderr);
-      std::_Exit(130);
-    }
-  }
-  worker.join();
-  return result;
-}
 
 }  // namespace
 
@@ -395,7 +384,8 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
     return watch_local_head(
         order, hosts.run(), spec, hosts.first_line(), signals);
   }
-  LOCKSTEP_TRY(hosts.start());
+  LOCKSTEP_TRY(interruptible(
+      signals, [&] { return hosts.start(); }, [&] { hosts.abandon(); }));
   LOCKSTEP_ASSIGN(const auto mirror, hosts.mirror());
   if (order.options.detach) {
     print_detached(hosts.run(), order.settings, order.context.format());

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -78,6 +79,12 @@ void say_joined(const Result<void>& result) {
   std::fflush(stdout);
 }
 
+// Whoever reads that line is gone.
+bool is_unheard() {
+  pollfd out{STDOUT_FILENO, 0, 0};
+  return ::poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 // Closes the standard streams; what is logged from now on is kept beside the
 // ranks' files.
 void leave_streams(const os::Path& folder) {
@@ -139,6 +146,7 @@ int run_agent(
     return 1;
   }
   options.on_joined = tell;
+  options.is_abandoned = is_unheard;
   const auto end = run_agent_loop(std::move(options));
   if (!end) {
     log_error(end.error().to_string());

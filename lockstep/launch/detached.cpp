@@ -86,16 +86,24 @@ feed(os::Descriptor writer, const std::string& input, os::Deadline deadline) {
 }
 
 // True when a whole line came, false at the end of the stream.
-Result<bool>
-read_line(int descriptor, std::string& line, os::Deadline deadline) {
+Result<bool> read_line(
+    int descriptor,
+    std::string& line,
+    os::Deadline deadline,
+    int caller) {
   while (true) {
-    pollfd ready{descriptor, POLLIN, 0};
-    const int count = ::poll(&ready, 1, wait_time(deadline));
+    pollfd ready[] = {{descriptor, POLLIN, 0}, {caller, POLLRDHUP, 0}};
+    const int count = ::poll(ready, 2, wait_time(deadline));
     if (count == 0 && deadline.passed()) {
       return Error(ErrorCode::kTimeout, "it said nothing in time");
     }
     if (count <= 0) {
       continue;
+    }
+    if ((ready[1].revents & POLLNVAL) != 0) {
+      caller = -1;
+    } else if (ready[0].revents == 0) {
+      return Error(ErrorCode::kInterrupted, "nobody waits for its word");
     }
     char block[4096];
     const ssize_t size = ::read(descriptor, block, sizeof block);
@@ -126,7 +134,8 @@ std::string content(int file) {
 Result<std::string> start_detached(
     const std::vector<std::string>& argv,
     const std::string& input,
-    os::Deadline deadline) {
+    os::Deadline deadline,
+    int caller) {
   std::vector<char*> words;
   for (const std::string& word : argv) {
     words.push_back(const_cast<char*>(word.c_str()));
@@ -157,7 +166,7 @@ Result<std::string> start_detached(
   LOCKSTEP_TRY(fed);
   std::string line;
   LOCKSTEP_ASSIGN(
-      const bool whole, read_line(answer.read.get(), line, deadline));
+      const bool whole, read_line(answer.read.get(), line, deadline, caller));
   if (!whole) {
     const std::string said = content(complaints.get());
     return Error(

@@ -67,10 +67,10 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
-// One line to whoever started us.
-void tell(const std::string& line) {
+// One line to whoever started us; false when nobody waits for it.
+bool tell(const std::string& line) {
   const std::string text = line + "\n";
-  (void)!::write(STDOUT_FILENO, text.data(), text.size());
+  return ::write(STDOUT_FILENO, text.data(), text.size()) > 0;
 }
 
 // Nobody holds our standard streams from here on.
@@ -131,6 +131,14 @@ class Head {
         "listening {} {}",
         hub_ == nullptr ? 0 : hub_->port(),
         fmt::join(own_addresses(), " "));
+  }
+
+  // Nobody started any agent.
+  void give_up() {
+    RunOutcome outcome;
+    outcome.end = RunEnd::kInterrupted;
+    outcome.detail = "interrupted before the ranks started";
+    end_record(run_, request_.job, outcome, state_);
   }
 
   int run_to_end() {
@@ -371,7 +379,10 @@ int head_main(const os::Path& own_program) {
   if (const auto begun = head.begin(); !begun) {
     return fail(begun.error());
   }
-  tell(head.listening());
+  if (!tell(head.listening())) {
+    head.give_up();
+    return 3;
+  }
   leave_streams(*run);
   return head.run_to_end();
 }

@@ -18,6 +18,9 @@ using std::chrono::seconds;
 
 constexpr Duration kHeadPatience = seconds(30);
 constexpr Duration kAgentPatience = seconds(60);
+// Of the standard streams a far end leaves this one as ssh gave it: it breaks
+// when the session does.
+constexpr int kCaller = STDERR_FILENO;
 
 Result<json> check(const json& request) {
   LOCKSTEP_TRY(check_program(
@@ -65,7 +68,8 @@ Result<json> start_head(const os::Path& program, const json& request) {
       start_detached(
           {program.string(), "head"},
           request.at("spec").get<std::string>(),
-          os::Deadline::after(kHeadPatience)));
+          os::Deadline::after(kHeadPatience),
+          kCaller));
   LOCKSTEP_ASSIGN(const HeadAnswer answer, parse_head_line(line));
   return json{{"port", answer.port}, {"addresses", answer.addresses}};
 }
@@ -76,7 +80,8 @@ Result<json> start_agent(const os::Path& program, const json& request) {
       start_detached(
           {program.string(), "agent"},
           request.at("spec").get<std::string>(),
-          os::Deadline::after(kAgentPatience)));
+          os::Deadline::after(kAgentPatience),
+          kCaller));
   if (line.starts_with("joined")) {
     return json::object();
   }

@@ -1,0 +1,64 @@
+#include "lockstep/commands/interruptible.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "lockstep/os/descriptor.h"
+
+namespace lockstep::commands {
+namespace {
+
+// Not what they started in turn: a shared connection of ssh may serve others.
+void end_children() {
+  std::error_code ignored;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child = 0; children >> child;) {
+      ::kill(child, SIGTERM);
+    }
+  }
+}
+
+}  // namespace
+
+Result<void> interruptible(
+    launch::StopSignals& signals,
+    const std::function<Result<void>()>& action,
+    const std::function<void()>& clean) {
+  Result<void> result;
+  const os::Descriptor done(::eventfd(0, EFD_CLOEXEC));
+  std::thread worker([&] {
+    result = action();
+    constexpr uint64_t kOne = 1;
+    (void)!::write(done.get(), &kOne, sizeof kOne);
+  });
+  while (true) {
+    pollfd sources[] = {
+        {signals.descriptor(), POLLIN, 0}, {done.get(), POLLIN, 0}};
+    ::poll(sources, 2, -1);
+    if ((sources[1].revents & POLLIN) != 0) {
+      break;
+    }
+    if (signals.take() != 0) {
+      if (clean) {
+        clean();
+      }
+      std::fputs("lockstep: interrupted before the run began\n", stderr);
+      end_children();
+      std::_Exit(130);
+    }
+  }
+  worker.join();
+  return result;
+}
+
+}  // namespace lockstep::commands
