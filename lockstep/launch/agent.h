@@ -13,6 +13,7 @@
 #include "lockstep/base/result.h"
 #include "lockstep/base/units.h"
 #include "lockstep/launch/rank_plan.h"
+#include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
 #include "lockstep/os/process.h"
 #include "lockstep/wire/event.h"
@@ -46,8 +47,9 @@ struct StartRequest {
   Duration orphan_grace{};
 };
 
-// Reports. Exits with the same `batch` were seen at the same moment, so their
-// order says nothing.
+// Reports. Exits of one keeper with the same `batch` were seen at the same
+// moment, so their order says nothing. Instants are on the monotonic clock of
+// the process that holds the report: a hub turns those of a node into its own.
 struct RankStarted {
   int rank = 0;
   int pid = 0;
@@ -59,7 +61,10 @@ struct RankRefused {  // the program could not be executed
 struct RankExited {
   int rank = 0;
   int pid = 0;
+  int keeper = 0;  // its pid: who counted the batches
   int batch = 0;
+  os::Instant ended;  // when the keeper saw it
+  os::Instant spoke;  // when it last wrote to its log, if it failed
   os::ExitStatus status;
   bool out_of_memory = false;  // the kernel ended it, by cgroup or its log
   bool was_stopped = false;    // after a signal of ours
@@ -82,6 +87,7 @@ struct RankPlace {  // where a rank sits, as far as the node can tell
 struct NodeIdle {};  // every rank ended and nothing of them is left
 struct NodeLost {
   std::string reason;
+  os::Instant since{};  // its last sign of life
 };
 using Report = std::variant<
     RankStarted,
@@ -102,6 +108,10 @@ class Agent {
   // The signal to all ranks now, SIGKILL to whatever is left after `grace`.
   // NodeIdle follows.
   virtual Result<void> end(int signal, Duration grace) = 0;
+  // The ranks end by themselves (NodeLost) when this is not called again within
+  // `left`, whatever keeps the caller; one that stays silent for `patience` on
+  // top of it is ended, too. Never called: they run for as long as we do.
+  virtual void renew(Duration /*left*/, Duration /*patience*/) {}
   // Asks where a rank sits; answered by RankPlace.
   virtual void inspect(int rank) = 0;
   // Readable when receive() has something to say; -1: call it on every tick.

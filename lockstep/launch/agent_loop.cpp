@@ -27,6 +27,9 @@ constexpr Duration kForsakenGrace = seconds(2);
 constexpr Duration kWelcomeTime = seconds(5);
 constexpr Duration kNobody = seconds(5);     // listens where the head was
 constexpr Duration kFarewell = seconds(10);  // for the last words of a shim
+// The keeper acts a little after we do, and only when we do not.
+constexpr Duration kKeeperMargin = seconds(1);
+constexpr Duration kStoppedTime = seconds(30);  // then it ends us, too
 
 class AgentLoop {
  public:
@@ -136,6 +139,10 @@ class AgentLoop {
 
   void dial() {
     auto found = dialer_.advance();
+    if (!joined_ && options_.is_abandoned && options_.is_abandoned()) {
+      failure_ = Error(ErrorCode::kInterrupted, "nobody waits for this agent");
+      return;
+    }
     if (!found) {
       if (!joined_ && now() - heard_ > options_.patience) {
         failure_ = Error(
@@ -289,6 +296,7 @@ class AgentLoop {
     }
     busy_ = true;
     looked_ = {};
+    renewed_ = {};
   }
 
   // Nobody wants these ranks any more.
@@ -361,6 +369,12 @@ class AgentLoop {
 
   void act_on_time() {
     const os::Instant time = now();
+    if (busy_ && time - renewed_ >= beat_) {
+      renewed_ = time;
+      const Duration left =
+          forsaken_ ? lease_ : lease_ - (time - heard_) + kKeeperMargin;
+      agent_->renew(left, kStoppedTime);
+    }
     if (busy_ && time - heard_ > lease_) {
       forsake("the head is silent and the lease is over");
     }
@@ -380,7 +394,8 @@ class AgentLoop {
     if (now() - beaten_ >= beat_) {
       beaten_ = now();
       (void)channel_
-          ->send(encode(AgentMessage(Beat{os::real_clock().unix_seconds(), 0})))
+          ->send(encode(
+              AgentMessage(Beat{os::real_clock().unix_seconds(), 0, now()})))
           .has_value();
     }
     send_reports();
@@ -399,6 +414,7 @@ class AgentLoop {
         batch.reports.push_back(kept_[sent_].report);
         ++sent_;
       }
+      batch.clock = now();
       (void)channel_->send(encode(batch)).has_value();
     }
   }
@@ -436,6 +452,7 @@ class AgentLoop {
   os::Instant welcome_by_;
   os::Instant beaten_{};
   os::Instant looked_{};
+  os::Instant renewed_{};  // the lease with the keeper
   bool joined_ = false;
   bool welcomed_ = false;      // through this connection
   bool busy_ = false;          // ranks are there

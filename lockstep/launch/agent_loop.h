@@ -28,6 +28,8 @@ struct AgentLoopOptions {
   // Called once, when the head said welcome or when it is clear that it will
   // not; may be empty.
   std::function<void(const Result<void>&)> on_joined;
+  // Asked until then: whether nobody waits for us any more; may be empty.
+  std::function<bool()> is_abandoned;
   // Readable when the process should stop; -1: none. `on_stop` reads it and
   // gives the signal that came, 0: none.
   int stop_descriptor = -1;

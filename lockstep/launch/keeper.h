@@ -7,6 +7,10 @@
 // keeper itself is killed, ranks get SIGKILL as their parent dies, and what
 // they left falls to the agent, which is a subreaper as well.
 //
+// An agent may renew its lease with the keeper. When it does not, because it is
+// stopped or hangs, the keeper ends the ranks as if it were gone; one that then
+// stays silent for much longer gets SIGKILL, so that it is not left behind.
+//
 // Ending: the signal to every rank's process group, SIGKILL to all descendants
 // when the grace has passed, until none is left. What ranks leave behind when
 // all of them have ended gets SIGTERM and half a second. A rank's `after` is

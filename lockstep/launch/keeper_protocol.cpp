@@ -126,12 +126,21 @@ json encode_end(int signal, Duration grace) {
   return {{"type", "end"}, {"signal", signal}, {"grace", grace.count()}};
 }
 
+json encode_renew(Duration left, Duration patience) {
+  return {
+      {"type", "renew"},
+      {"left", left.count()},
+      {"patience", patience.count()}};
+}
+
 json encode_exit(const RankExited& exit) {
   return {
       {"type", "exited"},
       {"rank", exit.rank},
       {"pid", exit.pid},
+      {"keeper", exit.keeper},
       {"batch", exit.batch},
+      {"ended", exit.ended.time_since_epoch().count()},
       {"code", exit.status.code},
       {"signal", exit.status.signal},
       {"out_of_memory", exit.out_of_memory},
@@ -142,7 +151,9 @@ RankExited decode_exit(const json& message) {
   RankExited exit;
   exit.rank = message.at("rank").get<int>();
   exit.pid = message.at("pid").get<int>();
+  exit.keeper = message.at("keeper").get<int>();
   exit.batch = message.at("batch").get<int>();
+  exit.ended = os::Instant(Duration(message.at("ended").get<int64_t>()));
   exit.status.code = message.at("code").get<int>();
   exit.status.signal = message.at("signal").get<int>();
   exit.out_of_memory = message.at("out_of_memory").get<bool>();

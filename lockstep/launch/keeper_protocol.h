@@ -36,6 +36,7 @@ class KeeperChannel {
 nlohmann::json encode_start(const StartRequest& request);
 StartRequest decode_start(const nlohmann::json& message);
 nlohmann::json encode_end(int signal, Duration grace);
+nlohmann::json encode_renew(Duration left, Duration patience);
 nlohmann::json encode_exit(const RankExited& exit);
 RankExited decode_exit(const nlohmann::json& message);
 

@@ -1,8 +1,11 @@
 #include "lockstep/launch/local_agent.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <optional>
 
@@ -36,6 +39,22 @@ struct RankFiles {
   std::optional<Tail> matched;
   std::optional<OutputEvents> patterns;
 };
+
+// When a file was written to, on the monotonic clock; long ago when it is not
+// there.
+os::Instant last_write(const os::Path& path) {
+  struct stat facts{};
+  timespec now{};
+  if (::stat(path.c_str(), &facts) != 0 ||
+      ::clock_gettime(CLOCK_REALTIME, &now) != 0) {
+    return {};
+  }
+  const auto age =
+      std::chrono::seconds(now.tv_sec - facts.st_mtim.tv_sec) +
+      std::chrono::nanoseconds(now.tv_nsec - facts.st_mtim.tv_nsec);
+  const os::Instant here = os::real_clock().now();
+  return age < Duration(0) ? here : std::max(os::Instant(), here - age);
+}
 
 class LocalAgent : public Agent {
  public:
@@ -82,7 +101,14 @@ class LocalAgent : public Agent {
       return {};
     }
     places_.cancel();  // a rank under a debugger does not hear signals
+    (void)keeper_.process->signal(SIGCONT).has_value();
     return keeper_.channel->send(encode_end(signal, grace));
+  }
+
+  void renew(Duration left, Duration patience) override {
+    if (keeper_.channel != nullptr) {
+      (void)keeper_.channel->send(encode_renew(left, patience)).has_value();
+    }
   }
 
   void inspect(int rank) override {
@@ -188,23 +214,28 @@ class LocalAgent : public Agent {
             !exit.status.ok() && files != files_.end()) {
           exit.last_lines = last_lines(
               files->second.log, kLastLines, files->second.log_start);
+          exit.spoke = last_write(files->second.log);
         }
         reports.emplace_back(std::move(exit));
       } else if (type == "idle") {
         idle_ = true;
         reports.emplace_back(NodeIdle{});
+      } else if (type == "lost") {
+        lost_reason_ = message.at("reason");
       }
     }
     if (!result) {
       // Ranks died with the keeper; what they started is ours now.
       keeper_.channel.reset();
+      const os::Instant since = os::real_clock().now();
       const bool clean = end_descendants(5);
       run_afters();
       reports.emplace_back(
           NodeLost{
-              clean ? "its keeper process was ended"
-                    : "its keeper process was ended, and some processes it "
-                      "started do not end"});
+              clean
+                  ? lost_reason_
+                  : lost_reason_ + ", and some processes it started do not end",
+              since});
     }
   }
 
@@ -273,6 +304,7 @@ class LocalAgent : public Agent {
   std::map<int, int> pids_;         // of ranks that run
   Places places_;
   std::vector<RankPlace> answers_;  // to inspect(), not yet told
+  std::string lost_reason_ = "its keeper process was ended";
   bool idle_ = false;
 };
 
