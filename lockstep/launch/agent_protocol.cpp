@@ -15,6 +15,16 @@ using nlohmann::json;
 constexpr int kAnyRank = std::numeric_limits<int>::min();
 constexpr int kMostSignal = 64;
 
+int64_t number_of(os::Instant instant) {
+  return instant.time_since_epoch().count();
+}
+
+// Of another machine: far from where sums of two overflow.
+os::Instant read_instant(Reader& reader, const char* key) {
+  constexpr int64_t kMost = int64_t{1} << 61;
+  return os::Instant(Duration(reader.integer(key, 0, kMost)));
+}
+
 template <class... Parts>
 struct Overload : Parts... {
   using Parts::operator()...;
@@ -39,7 +49,10 @@ json report_map(const Report& report) {
                 {"kind", "exited"},
                 {"rank", one.rank},
                 {"pid", one.pid},
+                {"keeper", one.keeper},
                 {"batch", one.batch},
+                {"ended", number_of(one.ended)},
+                {"spoke", number_of(one.spoke)},
                 {"code", one.status.code},
                 {"signal", one.status.signal},
                 {"out_of_memory", one.out_of_memory},
@@ -62,7 +75,10 @@ json report_map(const Report& report) {
           },
           [](const NodeIdle&) -> json { return {{"kind", "idle"}}; },
           [](const NodeLost& one) -> json {
-            return {{"kind", "lost"}, {"reason", one.reason}};
+            return {
+                {"kind", "lost"},
+                {"reason", one.reason},
+                {"since", number_of(one.since)}};
           }},
       report);
 }
@@ -80,7 +96,10 @@ Result<Report> read_report(const json& map) {
     RankExited exit;
     exit.rank = reader.number("rank", kAnyRank);
     exit.pid = reader.number("pid");
+    exit.keeper = reader.number("keeper");
     exit.batch = reader.number("batch");
+    exit.ended = read_instant(reader, "ended");
+    exit.spoke = read_instant(reader, "spoke");
     exit.status.code = reader.number("code");
     exit.status.signal =
         static_cast<int>(reader.integer("signal", 0, kMostSignal));
@@ -102,7 +121,10 @@ Result<Report> read_report(const json& map) {
         reader.text("stack"),
         reader.text("missing")};
   } else if (kind == "lost") {
-    report = NodeLost{reader.text("reason")};
+    NodeLost lost;
+    lost.reason = reader.text("reason");
+    lost.since = read_instant(reader, "since");
+    report = std::move(lost);
   } else if (kind != "idle") {
     reader.wrong("kind");
   }
@@ -173,6 +195,7 @@ Result<Reports> read_reports(Reader& reader) {
   Reports reports;
   reports.generation = reader.number("generation", -1);
   reports.first = reader.count("first");
+  reports.clock = read_instant(reader, "clock");
   for (const json& one : reader.list("reports")) {
     LOCKSTEP_ASSIGN(Report report, read_report(one));
     reports.reports.push_back(std::move(report));
@@ -182,7 +205,7 @@ Result<Reports> read_reports(Reader& reader) {
 
 // The value, unless the reader or a part of it found something wrong.
 template <class Message, class T>
-Result<Message> judged(const Reader& reader, Result<T> value) {
+Result<Message> judged(const Reader& reader, Result<T>&& value) {
   if (!reader.good()) {
     return reader.error();
   }
@@ -193,11 +216,19 @@ Result<Message> judged(const Reader& reader, Result<T> value) {
 }
 
 Beat read_beat(Reader& reader) {
-  return {reader.real("time"), reader.count("heard")};
+  Beat beat;
+  beat.time = reader.real("time");
+  beat.heard = reader.count("heard");
+  beat.clock = read_instant(reader, "clock");
+  return beat;
 }
 
 json beat_map(const Beat& beat) {
-  return {{"type", "beat"}, {"time", beat.time}, {"heard", beat.heard}};
+  return {
+      {"type", "beat"},
+      {"time", beat.time},
+      {"heard", beat.heard},
+      {"clock", number_of(beat.clock)}};
 }
 
 Error unknown(const std::string& type) {
@@ -236,6 +267,7 @@ std::string encode(const AgentMessage& message) {
                     {"type", "reports"},
                     {"generation", reports.generation},
                     {"first", reports.first},
+                    {"clock", number_of(reports.clock)},
                     {"reports", std::move(list)}};
               },
               [](const LogBytes& bytes) -> json {

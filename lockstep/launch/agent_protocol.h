@@ -5,7 +5,7 @@
 // cannot use with kCorrupt; none trusts a size or a number. Fuzzed.
 //
 //   agent -> head   join     who it is
-//                   beat     time                    every second
+//                   beat     time, clock             every second
 //                   reports  the words of agent.h, numbered; kept by the agent
 //                            until the head said that it heard them
 //                   bytes    rank, offset, data      of a rank's log
@@ -18,7 +18,9 @@
 //                   bye                              nothing more will come
 //
 // Offsets count from where a generation's output begins. Reports and bytes
-// carry the generation they belong to: what is late is left out.
+// carry the generation they belong to: what is late is left out. Instants are
+// on the sender's monotonic clock; `clock` is that clock when a message was
+// sent, by which the receiver compares (clock_offset.h).
 
 #include <cstdint>
 #include <map>
@@ -32,7 +34,7 @@
 
 namespace lockstep::launch {
 
-inline constexpr int kAgentProtocol = 1;
+inline constexpr int kAgentProtocol = 2;
 inline constexpr std::string_view kAgentPurpose = "agent";
 inline constexpr Duration kBeat = std::chrono::seconds(1);
 inline constexpr Duration kLease = std::chrono::seconds(5);
@@ -53,11 +55,13 @@ struct Join {
 struct Beat {
   double time = 0;     // Unix seconds, for the clock skew
   uint64_t heard = 0;  // by the head: how many reports came
+  os::Instant clock{};
 };
 struct Reports {
   int generation = 0;
   uint64_t first = 0;  // the number of the first, from 0 in a session
   std::vector<Report> reports;
+  os::Instant clock{};
 };
 struct LogBytes {
   int generation = 0;

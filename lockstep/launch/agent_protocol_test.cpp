@@ -55,6 +55,9 @@ TEST(AgentProtocol, CarriesEveryReport) {
   RankExited exit;
   exit.rank = 1;
   exit.pid = 42;
+  exit.keeper = 41;
+  exit.ended = os::Instant(std::chrono::hours(9));
+  exit.spoke = os::Instant(std::chrono::hours(7));
   exit.status.signal = 9;
   exit.out_of_memory = true;
   exit.last_lines = {"a", "b"};
@@ -64,12 +67,21 @@ TEST(AgentProtocol, CarriesEveryReport) {
   reports.reports.emplace_back(RankOutput{1, "line"});
   reports.reports.emplace_back(RankPlace{1, "sleeping", "f\ng", "gdb"});
   reports.reports.emplace_back(NodeIdle{});
-  reports.reports.emplace_back(NodeLost{"why"});
+  reports.reports.emplace_back(
+      NodeLost{"why", os::Instant(std::chrono::hours(8))});
+  reports.clock = os::Instant(std::chrono::hours(10));
   const auto got = there_and_back<Reports>(AgentMessage(reports));
   ASSERT_EQ(got.reports.size(), 8);
   EXPECT_EQ(got.first, 100);
   const auto& ended = std::get<RankExited>(got.reports[2]);
   EXPECT_TRUE(ended.out_of_memory);
+  EXPECT_EQ(ended.keeper, 41);
+  EXPECT_EQ(ended.ended, exit.ended);
+  EXPECT_EQ(ended.spoke, exit.spoke);
+  EXPECT_EQ(
+      std::get<NodeLost>(got.reports[7]).since,
+      os::Instant(std::chrono::hours(8)));
+  EXPECT_EQ(got.clock, reports.clock);
   EXPECT_EQ(ended.last_lines, exit.last_lines);
   const auto& said = std::get<RankEvent>(got.reports[3]);
   EXPECT_EQ(std::get<wire::Phase>(said.event.body).name, "train");

@@ -289,6 +289,39 @@ TEST_F(HubTest, RunsRanksOnAgentsThatJoin) {
   EXPECT_TRUE(one.end->said_bye);
 }
 
+TEST_F(HubTest, PlacesEndsOnItsOwnClockWheneverTheyAreTold) {
+  open(2);
+  Middle middle(hub_->port());
+  Node& slow = add_agent(0, middle.port());
+  Node& quick = add_agent(1, hub_->port());
+  ASSERT_TRUE(hub_->gather(os::Deadline::after(seconds(60))).has_value());
+  start(0, request(0));
+  start(1, request(1));
+  const auto end = [](Node& node, int rank) {
+    RankExited exit;
+    exit.rank = rank;
+    exit.status.code = 1;
+    exit.ended = os::real_clock().now();
+    node.script.say(exit);
+    return exit.ended;
+  };
+  middle.freeze(true);
+  const os::Instant first = end(slow, 0);
+  os::real_clock().sleep_for(milliseconds(20));  // the second is later
+  const os::Instant second = end(quick, 1);
+  ASSERT_TRUE(until([&] { return count<RankExited>() == 1; }));
+  EXPECT_EQ(first<RankExited>().rank, 1);
+  os::real_clock().sleep_for(milliseconds(200));
+  middle.freeze(false);
+  ASSERT_TRUE(until([&] { return count<RankExited>() == 2; }));
+  const auto& late = std::get<RankExited>(reports_.back().report);
+  ASSERT_EQ(late.rank, 0);
+  // All on one machine: its clock is ours, but for the way of a message.
+  EXPECT_GE(late.ended, first);
+  EXPECT_GE(first<RankExited>().ended, second);
+  EXPECT_LT(late.ended - first, milliseconds(150));
+}
+
 TEST_F(HubTest, EndsTheRanksOfAllNodes) {
   open(2);
   Node& zero = add_agent(0, hub_->port());

@@ -25,7 +25,8 @@ class NodeGroup {
   virtual size_t size() const = 0;
   virtual const std::string& host(size_t node) const = 0;
   virtual bool is_lost(size_t node) const = 0;
-  // True while the connection with a node is broken, before it is lost.
+  // True while the connection with a node is broken, or it missed beats, before
+  // it is lost.
   virtual bool any_away() const { return false; }
   // Starts all commands on a node; each is answered by RankStarted or
   // RankRefused. A command's paths are those of that node.

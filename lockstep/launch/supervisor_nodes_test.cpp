@@ -24,8 +24,10 @@ class PlayedNodes : public NodeGroup {
   void play(int generation, Duration at, Act act) {
     plan_[generation].push_back({at, std::move(act)});
   }
-  void exit(size_t node, int code, int signal) {
+  // `ended`: as its keeper saw it, after the start.
+  void exit(size_t node, int code, int signal, Duration ended = {}) {
     RankExited exit;
+    exit.ended = started_ + ended;
     exit.rank = ranks_.at(node);
     exit.pid = 100 + exit.rank;
     exit.batch = 1;
@@ -206,6 +208,17 @@ TEST_F(NodesTest, NamesTheFirstOfEquals) {
   nodes_.play(0, milliseconds(20), exits(0, 1));
   nodes_.play(0, milliseconds(20), exits(2, 1));
   EXPECT_EQ(run().failure->rank, 1);
+}
+
+TEST_F(NodesTest, NamesWhoEndedFirstThoughItsReportComesLast) {
+  const auto ends = [](size_t node, milliseconds ended) {
+    return [=](PlayedNodes& nodes) { nodes.exit(node, 1, 0, ended); };
+  };
+  nodes_.play(0, milliseconds(10), ends(0, milliseconds(8)));
+  nodes_.play(0, milliseconds(50), ends(1, milliseconds(6)));
+  nodes_.play(0, milliseconds(90), ends(2, milliseconds(3)));
+  EXPECT_EQ(run().failure->rank, 2);
+  EXPECT_EQ(console_.alarms.find("rank 0"), std::string::npos);
 }
 
 TEST_F(NodesTest, NamesACrashAtOnce) {

@@ -4,9 +4,18 @@
 // because of it are not named as the cause: those that we stopped, that fell in
 // the same moment by an error that a lost peer explains, or that say so in
 // their exit event (code 3). Such a one is named only while nobody better is
-// known. Order is that of our receipt, never that of the nodes' clocks; ends on
-// different nodes that come before settle() count as one moment, since the way
-// of one report may be longer than that of the other. Pure.
+// known.
+//
+// Order is that of the ends, as keepers saw them, on the head's monotonic clock
+// (clock_offset.h), whatever the order of their reports. A rank that said
+// something new just before it went counts from then: an interpreter tears its
+// connections well before it is gone, so those that miss it may go first. A
+// keeper knows the order of its own ranks; between keepers, ends less than a
+// tenth of a second apart are one moment, in which the likelier cause is named:
+// out of memory, a node that was lost, a crash or a kill, then a plain exit
+// code, and last one whose words or signal speak of a lost peer. Equal ones go
+// by time. Until settle() a report that comes late may change the verdict.
+// Pure.
 
 #include <map>
 #include <optional>
@@ -27,6 +36,7 @@ struct Failure {
   bool out_of_memory = false;
   std::string reason;        // what the rank or the system said, may be empty
   bool consequence = false;  // it says itself that it lost a peer
+  bool blames_peer = false;  // its last lines speak of a torn connection
   bool certain = false;      // nothing that another node may tell explains it
   bool hang = false;         // it still ran, but took no more steps
   std::vector<std::string> last_lines;
@@ -48,9 +58,20 @@ class Verdict {
   const std::optional<Failure>& failure() const { return failure_; }
 
  private:
-  std::optional<Failure> failure_;
-  int batch_ = 0;
-  int weight_ = 0;
+  struct Candidate {
+    Failure failure;
+    os::Instant at;     // of its last words, or its end
+    os::Instant ended;  // for words of the same time
+    int keeper = 0;
+    int batch = 0;
+    int weight = 0;
+  };
+  static bool is_before(const Candidate& one, const Candidate& other);
+  static bool is_one_moment(const Candidate& first, const Candidate& other);
+  void add(Candidate candidate);
+
+  std::vector<Candidate> candidates_;  // as they came
+  std::optional<Failure> failure_;     // the best of them
   bool settled_ = false;
   std::map<int, wire::Exit> said_;
 };

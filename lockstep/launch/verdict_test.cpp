@@ -7,6 +7,8 @@
 namespace lockstep::launch {
 namespace {
 
+using std::chrono::milliseconds;
+
 RankExited exited(int rank, int code, int signal, int batch) {
   RankExited exit;
   exit.rank = rank;
@@ -99,6 +101,139 @@ TEST(Verdict, NumbersOfBatchesOfTwoNodesDoNotMatter) {
   EXPECT_TRUE(verdict.failure()->certain);
   verdict.take(exited(2, 0, SIGKILL, 2), "c");
   EXPECT_EQ(verdict.failure()->rank, 1);
+}
+
+// As a keeper of its own host saw it, on the head's clock.
+RankExited
+ended(int rank, int code, int signal, milliseconds at, int keeper = 1) {
+  RankExited exit = exited(rank, code, signal, 1);
+  exit.keeper = keeper;
+  exit.ended = os::Instant(std::chrono::hours(1) + at);
+  return exit;
+}
+
+TEST(Verdict, GoesByTheTimeOfTheEndNotOfTheReport) {
+  Verdict verdict;
+  verdict.take(ended(0, 1, 0, milliseconds(9)), "a");
+  verdict.take(ended(1, 1, 0, milliseconds(7)), "b");
+  EXPECT_EQ(verdict.failure()->rank, 1);
+  verdict.take(ended(3, 1, 0, milliseconds(4)), "c");
+  verdict.take(ended(2, 1, 0, milliseconds(6)), "d");
+  EXPECT_EQ(verdict.failure()->rank, 3);
+}
+
+TEST(Verdict, PrefersTheLikelierCauseOfOneMomentOnly) {
+  // A keeper on a busy host saw the kill late; peers were quicker to go.
+  Verdict busy;
+  busy.take(ended(0, 1, 0, milliseconds(0)), "a");
+  busy.take(ended(3, 0, SIGKILL, milliseconds(60)), "b");
+  EXPECT_EQ(busy.failure()->rank, 3);
+  RankExited memory = ended(2, 0, SIGKILL, milliseconds(80));
+  memory.out_of_memory = true;
+  busy.take(memory, "c");
+  EXPECT_EQ(busy.failure()->rank, 2);
+  // Much later it is another story, also when its report comes first.
+  Verdict later;
+  later.take(ended(3, 0, SIGKILL, milliseconds(400)), "b");
+  EXPECT_TRUE(later.failure()->certain);
+  later.take(ended(0, 1, 0, milliseconds(0)), "a");
+  EXPECT_EQ(later.failure()->rank, 0);
+}
+
+// An interpreter that failed tears its connections, then takes its time.
+TEST(Verdict, GoesByLastWordsOfPlainExits) {
+  RankExited cause = ended(3, 7, 0, milliseconds(90));
+  cause.spoke = cause.ended - milliseconds(80);
+  cause.last_lines = {"step 14", "no such batch"};
+  RankExited peer = ended(0, 1, 0, milliseconds(60));
+  peer.spoke = peer.ended - milliseconds(20);
+  peer.last_lines = {"step 13", "step 14", "a peer is gone"};
+  peer.batch = 2;
+  for (const char* host : {"a", "b"}) {
+    Verdict verdict;
+    verdict.take(peer, "a");
+    verdict.take(cause, host);
+    EXPECT_EQ(verdict.failure()->rank, 3) << host;
+  }
+  // What it wrote as always says nothing about its end.
+  peer.last_lines.pop_back();
+  cause.ended = peer.ended + milliseconds(1);
+  cause.spoke = peer.ended - milliseconds(10);
+  Verdict silent;
+  silent.take(peer, "a");
+  silent.take(cause, "b");
+  EXPECT_EQ(silent.failure()->rank, 3);
+  // Files keep time by ticks: within one the end decides.
+  peer = ended(0, 1, 0, milliseconds(9));
+  cause = ended(3, 1, 0, milliseconds(5));
+  for (RankExited* exit : {&peer, &cause}) {
+    exit->last_lines = {"gone"};
+  }
+  peer.spoke = peer.ended - milliseconds(8);
+  cause.spoke = cause.ended - milliseconds(3);
+  Verdict tick;
+  tick.take(peer, "a");
+  tick.take(cause, "b");
+  EXPECT_EQ(tick.failure()->rank, 3);
+}
+
+TEST(Verdict, TrustsAKeeperAboutItsOwnRanks) {
+  Verdict one;
+  RankExited second = ended(1, 0, SIGSEGV, milliseconds(2));
+  second.batch = 2;
+  one.take(second, "a");
+  one.take(ended(0, 1, 0, milliseconds(1)), "a");
+  EXPECT_EQ(one.failure()->rank, 0);
+  // Shims: a keeper each, also on one host.
+  Verdict two;
+  two.take(ended(0, 1, 0, milliseconds(1), 7), "a");
+  two.take(ended(1, 0, SIGSEGV, milliseconds(2), 8), "a");
+  EXPECT_EQ(two.failure()->rank, 1);
+}
+
+TEST(Verdict, BlamesNoRankWhoseLastWordsBlameAPeer) {
+  // Python closes its sockets long before it is gone.
+  RankExited first = ended(0, 1, 0, milliseconds(0));
+  first.last_lines = {"RuntimeError: [..] Connection closed by peer [::1]:9"};
+  RankExited second = ended(1, 1, 0, milliseconds(40));
+  second.batch = 2;
+  second.last_lines = {"ValueError: no such batch"};
+  for (const char* host : {"a", "b"}) {
+    Verdict verdict;
+    verdict.take(first, "a");
+    EXPECT_TRUE(verdict.failure()->blames_peer);
+    verdict.take(second, host);
+    EXPECT_EQ(verdict.failure()->rank, 1) << host;
+    EXPECT_FALSE(verdict.failure()->blames_peer);
+  }
+  Verdict alone;
+  alone.take(first, "a");
+  RankExited later = ended(1, 1, 0, milliseconds(900));
+  later.batch = 2;
+  alone.take(later, "a");
+  EXPECT_EQ(alone.failure()->rank, 0);
+}
+
+TEST(Verdict, KnowsWhetherARankFellBeforeItsNodeWasLost) {
+  const auto lost = [](milliseconds since) {
+    return NodeLost{
+        "its agent is gone", os::Instant(std::chrono::hours(1) + since)};
+  };
+  Verdict before;
+  before.take(ended(3, 1, 0, milliseconds(0)), "b");
+  before.take(lost(milliseconds(500)), "b");
+  EXPECT_EQ(before.failure()->rank, 3);
+  Verdict after;
+  after.take(ended(0, 0, SIGSEGV, milliseconds(900)), "a");
+  after.take(lost(milliseconds(500)), "b");
+  EXPECT_TRUE(after.failure()->lost);
+  // The kernel took rank and agent.
+  Verdict memory;
+  RankExited exit = ended(3, 0, SIGKILL, milliseconds(0));
+  exit.out_of_memory = true;
+  memory.take(exit, "b");
+  memory.take(lost(milliseconds(20)), "b");
+  EXPECT_EQ(memory.failure()->rank, 3);
 }
 
 TEST(Verdict, KeepsWhatWasTold) {
