@@ -152,12 +152,26 @@ def test_rank_killed_on_another_host(start):
 
 def test_failure_with_last_lines_and_a_clock_off_by_an_hour(start):
     """The other ranks fall because of it; they are not the cause."""
-    live = start(STEPS=2000, AT=15, WHO=2, HOW="fail", CLOCK_OFF=-3600, NOTICE=1)
+    live = start(STEPS=2000, AT=15, WHO=2, HOW="fail", CLOCK_OFF=-3600)
     assert live.end() == 1
     assert live.said(r"rank 2 failed on n(?:ode)?2 \(pid \d+\): exit code 7"), live.text()
     assert live.said(r"\| no such batch"), live.text()
     assert not live.said(r"rank [013] failed"), live.text()
     assert_nothing_left(live, 10 + SLACK)
+
+
+# Many in `make soak`.
+ROUNDS = 20 if os.environ.get("LOCKSTEP_SOAK") else 3
+
+
+@pytest.mark.parametrize("round", range(ROUNDS))
+def test_first_of_equal_failures_is_named(start, round):
+    """Rank 3 exits with code 1, and so do its peers, some milliseconds later and
+    nearer to the head. Only the order of the ends tells who began."""
+    live = start(STEPS=2000, AT=10, WHO=3, HOW="fail", CODE=1, ABRUPT=1)
+    assert live.end() == 1
+    assert live.said(r"rank 3 failed on n(?:ode)?2 \(pid \d+\): exit code 1"), live.text()
+    assert not live.said(r"rank [012] failed"), live.text()
 
 
 @pytest.mark.parametrize("how, where", [("stop", "stopped"), ("sleep", "nanosleep")])
@@ -230,6 +244,24 @@ def test_agent_or_keeper_killed(start, word):
     assert told - killed < 10 + SLACK
     assert live.end() == 3
     assert_nothing_left(live, 10 + SLACK, ("n1", "n2"))
+
+
+def test_agent_stopped(start):
+    """It can end nobody: its keeper does, when the lease is over."""
+    live = start(STEPS=2000, DEAF=1)
+    live.wait_steps(10)
+    [victim] = live.ours("n2", "agent")
+    os.kill(victim, signal.SIGSTOP)
+    stopped = time.monotonic()
+    try:
+        told = live.wait_said(r"node n(?:ode)?2 was lost: no sign of life")
+        assert told - stopped < 10 + SLACK
+        wait_for(lambda: not live.ranks("n2"), 10 + SLACK, lambda: "ranks of n2 are left")
+        assert live.end() == 3
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    # Its keeper tells it, and nobody listens where the head was.
+    assert_nothing_left(live, 20 + SLACK, ("n1", "n2"))
 
 
 def test_retries_go_on_with_what_is_left(start, hosts):
@@ -325,30 +357,150 @@ def listening_ports(hosts, alias):
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"} - {22}
 
 
-def test_strangers_do_not_disturb(start, hosts):
-    live = start(STEPS=100, PACE=0.05)
+class Wiretap:
+    """What a host sends over TCP, by the port of the other end."""
+
+    def __init__(self, veth, address):
+        self.address = socket.inet_aton(address)
+        self.pieces = {}  # (source port, port): {sequence number: bytes}
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.socket.bind((veth, 0))
+        self.socket.settimeout(0.1)
+        self.done = False
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
+
+    def listen(self):
+        while not self.done:
+            with contextlib.suppress(TimeoutError):
+                frame = self.socket.recv(1 << 17)[14:]
+                size = int.from_bytes(frame[2:4], "big")
+                tcp = frame[(frame[0] & 15) * 4 : size]
+                if frame[9] == 6 and frame[12:16] == self.address:
+                    ports = int.from_bytes(tcp[0:2], "big"), int.from_bytes(tcp[2:4], "big")
+                    payload = tcp[(tcp[12] >> 4) * 4 :]
+                    number = int.from_bytes(tcp[4:8], "big")
+                    if payload:
+                        self.pieces.setdefault(ports, {})[number] = payload
+
+    def said_to(self, port):
+        """The bytes of the first connection to that port."""
+        for (_, other), pieces in list(self.pieces.items()):
+            if other == port:
+                return b"".join(pieces[number] for number in sorted(pieces))
+        return b""
+
+    def close(self):
+        self.done = True
+        self.thread.join()
+        self.socket.close()
+
+
+@pytest.fixture
+def tap(hosts):
+    made = Wiretap(hosts.hosts["n2"].veth, hosts.address("n2"))
+    yield made
+    made.close()
+
+
+def head_log(hosts):
+    [log] = (hosts.hosts["n1"].home / ".cache/lockstep/runs").glob("*/head.log")
+    return log.read_text()
+
+
+def agent_spec(live, hosts, port, key, node):
+    """As an agent of that run would get it."""
+    address = f"{hosts.address('n1')}:{port}"
+    spec = {"run_id": live.control.run().path.name, "key": key, "node": node}
+    return json.dumps({**spec, "head_addresses": [address], "folder": "/tmp/stranger"})
+
+
+def test_strangers_do_not_disturb(start, hosts, tap):
+    """Wrong keys, twins, replays, garbage and 1,000 half-open connections: the
+    run goes on, and its log tells each kind once and then a count."""
+    for alias in ("n1", "n2"):
+        hosts.run(alias, "rm -rf ~/.cache/lockstep/runs ~/.cache/lockstep/nodes")
+    live = start(STEPS=100000, PACE=0.02)
     live.wait_steps(10)
     ports = listening_ports(hosts, "n1")
-    assert ports
     address = hosts.address("n1")
+    [hub] = [port for port in ports if len(tap.said_to(port)) > 1000]
+    key = hosts.run("n2", "cat ~/.cache/lockstep/nodes/*/.key").strip()
+
+    def agent(name, key, node):
+        spec = agent_spec(live, hosts, hub, key, node)
+        (hosts.shared / name).write_text(spec)
+        words = f"{live.control.command('agent')[0]} agent < {hosts.shared / name}"
+        return hosts.popen("n3", words, log=f"{name}.log")
+
+    strangers = [agent("wrong-key", "ab" * 32, 1), agent("twin", key, 1), agent("ninth", key, 9)]
     connections = []
     try:
         for port in ports:
-            for number in range(1000 // len(ports)):
+            for _ in range(1000 if port == hub else 200):
                 one = socket.socket()
                 one.setblocking(False)
                 one.connect_ex((address, port))
                 connections.append(one)
-            for garbage in (b"\0" * 64, b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096)):
-                try:
+            replay = tap.said_to(hub)
+            garbage = [b"\0" * 64, b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), replay]
+            for words in garbage * 5:
+                with contextlib.suppress(OSError):  # refused: as it should be
                     with socket.create_connection((address, port), 10) as one:
-                        one.sendall(garbage)
-                except OSError:
-                    pass  # refused: as it should be
-        before = live.steps()
-        live.wait_steps(min(100, before + 30))
+                        one.sendall(words)
+        live.wait_steps(live.steps() + 50)
+        wanted = ["does not hold the key", "has joined already", "is node 9", "hand-shake"]
+        wait_for(
+            lambda: all(words in head_log(hosts) for words in wanted),
+            60,
+            lambda: head_log(hosts),
+        )
+        live.wait_steps(live.steps() + 50)
     finally:
         for one in connections:
             one.close()
-    assert live.end() == 0, live.text()
+        for one in strangers:
+            hosts.end(one)
+    live.process.send_signal(signal.SIGINT)
+    assert live.end() == 130, live.text()
+    assert not live.said("failed|lost"), live.text()
+    assert live.steps() > 110
+    log = head_log(hosts)
+    assert re.search(r"refused \d+ more connections", log), log
+    assert len(log.splitlines()) < 60, log
+    assert key not in log
     assert_nothing_left(live, 20 + SLACK)
+
+
+def own_ssh(control):
+    """ssh clients of ours that are still here; the shared connections of the
+    hosts may stay for a while."""
+    found = [line for _, line in control.left() if line.split(b"\0")[0].endswith(b"ssh")]
+    return [line for line in found if b"far-end" in line]
+
+
+@pytest.mark.parametrize("where", ["agents", "reaching"])
+def test_interrupt_while_it_starts(start, hosts, control, where):
+    """Ctrl-C when an agent cannot reach the head yet, or ssh its host."""
+    if where == "agents":
+        rule = ["-p", "tcp", "-s", hosts.address("n2"), "!", "--dport", "22"]
+        hosts.drop("n1", *rule)
+    else:
+        hosts.cut("n2")
+    try:
+        live = start(STEPS=2000)
+        if where == "agents":
+            wait_for(lambda: live.ours("n2", "agent") and live.ours("n1", "agent"), 60)
+        else:
+            wait_for(lambda: live.ours("n1", "far-end") and own_ssh(control), 60)
+        interrupted = time.monotonic()
+        live.process.send_signal(signal.SIGINT)
+        assert live.end() == 130, live.text()
+        assert time.monotonic() - interrupted < 5 + SLACK
+        assert live.said("interrupted before the run began"), live.text()
+        wait_for(lambda: not own_ssh(control), 10, lambda: own_ssh(control))
+        assert_nothing_left(live, 10 + SLACK)
+        assert not control.runs()
+    finally:
+        hosts.drop_nothing("n1")
+        hosts.restore("n2")
