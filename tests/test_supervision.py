@@ -461,6 +461,8 @@ def test_strangers_do_not_disturb(start, hosts, tap):
             one.close()
         for one in strangers:
             hosts.end(one)
+        for pid in live.ours("n3", "agent"):
+            os.kill(pid, signal.SIGKILL)
     live.process.send_signal(signal.SIGINT)
     assert live.end() == 130, live.text()
     assert not live.said("failed|lost"), live.text()
