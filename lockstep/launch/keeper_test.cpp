@@ -63,7 +63,7 @@ std::vector<json> listen(KeeperChannel& channel) {
 }
 
 TEST_F(KeeperTest, EndsTheRanksOfAnAgentThatDoesNotRenew) {
-  auto keeper = start_keeper(LOCKSTEP_PROGRAM);
+  auto keeper = start_keeper(LOCKSTEP_PROGRAM, KeeperEars::kOpen);
   ASSERT_TRUE(keeper.has_value());
   ASSERT_TRUE(keeper->channel->send(encode_start(ranks(kStubborn))));
   ASSERT_TRUE(come([&] { return pid() > 0; }));
@@ -90,7 +90,7 @@ TEST_F(KeeperTest, EndsTheRanksOfAnAgentThatDoesNotRenew) {
 TEST_F(KeeperTest, EndsAnAgentThatStaysStopped) {
   const pid_t agent = ::fork();
   if (agent == 0) {
-    auto keeper = start_keeper(LOCKSTEP_PROGRAM);
+    auto keeper = start_keeper(LOCKSTEP_PROGRAM, KeeperEars::kOpen);
     if (!keeper || !keeper->channel->send(encode_start(ranks(kStubborn))) ||
         !come([&] { return pid() > 0; }) ||
         !keeper->channel->send(
@@ -107,7 +107,7 @@ TEST_F(KeeperTest, EndsAnAgentThatStaysStopped) {
 }
 
 TEST_F(KeeperTest, ForgetsTheLeaseOfRanksThatEnded) {
-  auto keeper = start_keeper(LOCKSTEP_PROGRAM);
+  auto keeper = start_keeper(LOCKSTEP_PROGRAM, KeeperEars::kOpen);
   ASSERT_TRUE(keeper.has_value());
   ASSERT_TRUE(
       keeper->channel->send(encode_renew(milliseconds(1), milliseconds(1))));
