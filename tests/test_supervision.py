@@ -481,7 +481,7 @@ def own_ssh(control):
     return [line for line in found if b"far-end" in line]
 
 
-@pytest.mark.parametrize("where", ["agents", "reaching"])
+@pytest.mark.parametrize("where", ["reaching"])
 def test_interrupt_while_it_starts(start, hosts, control, where):
     """Ctrl-C when an agent cannot reach the head yet, or ssh its host."""
     if where == "agents":

@@ -306,20 +306,20 @@ TEST_F(HubTest, PlacesEndsOnItsOwnClockWheneverTheyAreTold) {
     return exit.ended;
   };
   middle.freeze(true);
-  const os::Instant first = end(slow, 0);
+  const os::Instant earlier = end(slow, 0);
   os::real_clock().sleep_for(milliseconds(20));  // the second is later
-  const os::Instant second = end(quick, 1);
+  const os::Instant later = end(quick, 1);
   ASSERT_TRUE(until([&] { return count<RankExited>() == 1; }));
   EXPECT_EQ(first<RankExited>().rank, 1);
-  os::real_clock().sleep_for(milliseconds(200));
+  os::real_clock().sleep_for(milliseconds(400));
   middle.freeze(false);
   ASSERT_TRUE(until([&] { return count<RankExited>() == 2; }));
   const auto& late = std::get<RankExited>(reports_.back().report);
   ASSERT_EQ(late.rank, 0);
   // All on one machine: its clock is ours, but for the way of a message.
-  EXPECT_GE(late.ended, first);
-  EXPECT_GE(first<RankExited>().ended, second);
-  EXPECT_LT(late.ended - first, milliseconds(150));
+  EXPECT_GE(late.ended, earlier);
+  EXPECT_GE(first<RankExited>().ended, later);
+  EXPECT_LT(late.ended - earlier, milliseconds(350));
 }
 
 TEST_F(HubTest, EndsTheRanksOfAllNodes) {
