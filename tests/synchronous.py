@@ -43,6 +43,7 @@ def take(peer):
     except OSError:
         data = b""
     if not data:
+        time.sleep(float(os.environ.get("NOTICE", "0")))
         print("a peer is gone", flush=True)
         if os.environ.get("DEAF"):
             time.sleep(1000)

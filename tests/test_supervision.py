@@ -150,9 +150,14 @@ def test_rank_killed_on_another_host(start):
     assert_nothing_left(live, 10 + SLACK)
 
 
+# Ranks end at once, and 20 ms after the peer they miss: more than a machine
+# with other work takes to notice an end.
+NEAR = {"ABRUPT": 1, "NOTICE": 0.02}
+
+
 def test_failure_with_last_lines_and_a_clock_off_by_an_hour(start):
     """The other ranks fall because of it; they are not the cause."""
-    live = start(STEPS=2000, AT=15, WHO=2, HOW="fail", CLOCK_OFF=-3600)
+    live = start(STEPS=2000, AT=15, WHO=2, HOW="fail", CLOCK_OFF=-3600, **NEAR)
     assert live.end() == 1
     assert live.said(r"rank 2 failed on n(?:ode)?2 \(pid \d+\): exit code 7"), live.text()
     assert live.said(r"\| no such batch"), live.text()
@@ -160,7 +165,7 @@ def test_failure_with_last_lines_and_a_clock_off_by_an_hour(start):
     assert_nothing_left(live, 10 + SLACK)
 
 
-# Many in `make soak`.
+# More in `make soak`.
 ROUNDS = 20 if os.environ.get("LOCKSTEP_SOAK") else 3
 
 
@@ -168,7 +173,7 @@ ROUNDS = 20 if os.environ.get("LOCKSTEP_SOAK") else 3
 def test_first_of_equal_failures_is_named(start, round):
     """Rank 3 exits with code 1, and so do its peers, some milliseconds later and
     nearer to the head. Only the order of the ends tells who began."""
-    live = start(STEPS=2000, AT=10, WHO=3, HOW="fail", CODE=1, ABRUPT=1)
+    live = start(STEPS=2000, AT=10, WHO=3, HOW="fail", CODE=1, **NEAR)
     assert live.end() == 1
     assert live.said(r"rank 3 failed on n(?:ode)?2 \(pid \d+\): exit code 1"), live.text()
     assert not live.said(r"rank [012] failed"), live.text()

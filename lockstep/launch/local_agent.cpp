@@ -44,15 +44,22 @@ struct RankFiles {
 // there.
 os::Instant last_write(const os::Path& path) {
   struct stat facts{};
-  timespec now{};
-  if (::stat(path.c_str(), &facts) != 0 ||
-      ::clock_gettime(CLOCK_REALTIME, &now) != 0) {
+  if (::stat(path.c_str(), &facts) != 0) {
     return {};
   }
-  const auto age =
-      std::chrono::seconds(now.tv_sec - facts.st_mtim.tv_sec) +
-      std::chrono::nanoseconds(now.tv_nsec - facts.st_mtim.tv_nsec);
-  const os::Instant here = os::real_clock().now();
+  // Both clocks at one moment: a third reading tells whether we were held up.
+  timespec wall{};
+  os::Instant here;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    here = os::real_clock().now();
+    ::clock_gettime(CLOCK_REALTIME, &wall);
+    if (os::real_clock().now() - here < std::chrono::microseconds(50)) {
+      break;
+    }
+  }
+  const Duration age =
+      std::chrono::seconds(wall.tv_sec - facts.st_mtim.tv_sec) +
+      std::chrono::nanoseconds(wall.tv_nsec - facts.st_mtim.tv_nsec);
   return age < Duration(0) ? here : std::max(os::Instant(), here - age);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr Duration kMoment = std::chrono::milliseconds(100);
 constexpr Duration kLastWords = std::chrono::milliseconds(250);
-constexpr Duration kFileTick = std::chrono::milliseconds(5);  // of their times
+constexpr Duration kTie = std::chrono::milliseconds(1);  // of last words
 
 // How likely an end is a cause and not a consequence, for ends of one moment: a
 // crash tears connections, torn connections make the others exit with an error
@@ -178,8 +178,7 @@ void Verdict::take(const NodeLost& lost, const std::string& host) {
 }
 
 bool Verdict::is_before(const Candidate& one, const Candidate& other) {
-  const bool is_tie =
-      one.at < other.at + kFileTick && other.at < one.at + kFileTick;
+  const bool is_tie = one.at < other.at + kTie && other.at < one.at + kTie;
   return is_tie ? one.ended < other.ended : one.at < other.at;
 }
 

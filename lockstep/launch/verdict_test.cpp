@@ -169,7 +169,7 @@ TEST(Verdict, GoesByLastWordsOfPlainExits) {
   for (RankExited* exit : {&peer, &cause}) {
     exit->last_lines = {"gone"};
   }
-  peer.spoke = peer.ended - milliseconds(8);
+  peer.spoke = peer.ended - milliseconds(7);
   cause.spoke = cause.ended - milliseconds(3);
   Verdict tick;
   tick.take(peer, "a");
