@@ -2,6 +2,9 @@
 # DEPS are the allowed edges between modules; tests/arrows_test.py reads the
 # includes and fails on one that docs/architecture.md does not draw.
 
+# All unit tests, and nothing else.
+add_custom_target(unit_tests)
+
 # lockstep_library(NAME base SRCS a.cpp DEPS os wire LINK fmt::fmt [TORCH])
 # Makes the target lockstep_<name>. TORCH gives it LibTorch's headers (with the
 # shared precompiled header); no other library sees them, because the wheel
@@ -21,7 +24,16 @@ function(lockstep_library)
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC lockstep_torch)
     target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  elseif(ARG_NAME IN_LIST LOCKSTEP_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
+      UNITY_BUILD_BATCH_SIZE 12)
   endif()
+endfunction()
+
+# lockstep_apart(a.cpp ...): sources that are never compiled together with
+# others, because names of theirs stand in another one too.
+function(lockstep_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # lockstep_test(NAME base SRCS a_test.cpp [DEPS os] [LINK x] [TORCH]
@@ -34,6 +46,7 @@ function(lockstep_test)
   endif()
   set(target ${ARG_NAME}_test)
   add_executable(${target} ${ARG_SRCS})
+  add_dependencies(unit_tests ${target})
   target_link_libraries(${target} PRIVATE lockstep_${ARG_NAME}
                         GTest::gtest GTest::gmock GTest::gtest_main ${ARG_LINK})
   foreach(dep IN LISTS ARG_DEPS)
