@@ -23,20 +23,25 @@ packages() {
   fi
 }
 
+is_installed() {
+  dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'
+}
+
+# A line of names apart by "|" is met by any of them: releases name some
+# packages differently (libcurl4 is libcurl4t64 from Ubuntu 24.04 on).
 missing=()
-while read -r package; do
-  if ! dpkg-query -W -f='${Status}' "$package" 2>/dev/null \
-      | grep -q 'install ok installed'; then
-    missing+=("$package")
-  fi
+while read -r line; do
+  for package in ${line//|/ }; do
+    is_installed "$package" && continue 2
+  done
+  missing+=("$line")
 done < <(packages)
 if [ ${#missing[@]} -gt 0 ]; then
-  echo "setup: installing ${missing[*]}"
   as_root=()
   if [ "$(id -u)" != 0 ]; then
     if ! command -v sudo >/dev/null; then
       echo "setup: not root and no sudo; run as root:" >&2
-      echo "  apt-get install -y ${missing[*]}" >&2
+      echo "  apt-get install -y ${missing[*]%%|*}" >&2
       exit 1
     fi
     as_root=(sudo)
@@ -50,8 +55,22 @@ if [ ${#missing[@]} -gt 0 ]; then
     trap '"${as_root[@]}" rm -f "$policy"' EXIT
   fi
   "${as_root[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq \
-    --no-install-recommends "${missing[@]}" >/dev/null
+  chosen=()
+  for line in "${missing[@]}"; do
+    for package in ${line//|/ }; do
+      if [ -n "$(apt-cache show --no-all-versions "$package" 2>/dev/null)" ]; then
+        chosen+=("$package")
+        continue 2
+      fi
+    done
+    echo "setup: apt has no package ${line//|/ or }" >&2
+    echo "  on Ubuntu: add-apt-repository universe, then again" >&2
+    exit 1
+  done
+  echo "setup: installing ${chosen[*]}"
+  # env inside: sudo does not pass variables on.
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+    --no-install-recommends "${chosen[@]}" >/dev/null
 fi
 
 if [ ! -x .venv/bin/python3 ]; then
