@@ -123,14 +123,16 @@ def test_the_split_of_time_sums_to_the_total(tmp_path):
         assert sum(parts) == pytest.approx(float(row["total"]), abs=1e-6)
         assert min(parts) >= 0
         assert parts[0] > 0 and parts[1] > 0
-    # The epoch's own clock runs over all of it.
+    # The epoch's own clock runs over all of it, and its counts are the rank's own.
     for event in events(tmp_path / "run", "epoch"):
         inside = [
-            float(row["total"])
+            row
             for row in table
             if int(row["rank"]) == event["rank"] and int(row["epoch"]) == event["epoch"]
         ]
-        assert sum(inside) <= event["seconds"] + 1e-6
+        assert sum(float(row["total"]) for row in inside) <= event["seconds"] + 1e-6
+        assert event["steps"] == len(inside)
+        assert event["samples"] == sum(int(row["samples"]) for row in inside)
 
 
 def test_the_timer_includes_data_loading(tmp_path):

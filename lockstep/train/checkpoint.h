@@ -19,7 +19,7 @@ struct Progress {
   int64_t step = 0;              // steps done
   int64_t epoch = 0;             // the one under way
   int64_t samples_in_epoch = 0;  // over all ranks
-  std::optional<double> best;    // of the recipe's metric
+  std::optional<double> best{};  // of the recipe's metric
   double seconds = 0;            // trained, over all sittings
 };
 

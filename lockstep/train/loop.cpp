@@ -222,9 +222,9 @@ bool Loop::run_epoch(Recorder& recorder) {
   const int64_t per_step = trainer_.accumulate;
   const int64_t batch_samples = loader.batch_size() * group_.size();
   const auto begun = os::real_clock().now();
-  const int64_t samples_before = progress_.samples_in_epoch;
   int64_t steps = 0;
-  bool ended = false;  // by a limit or a signal
+  int64_t samples = 0;  // of this rank
+  bool ended = false;   // by a limit or a signal
   loader.start(progress_.epoch, progress_.samples_in_epoch / batch_samples);
   while (true) {
     const auto step_begun = os::real_clock().now();
@@ -243,6 +243,7 @@ bool Loop::run_epoch(Recorder& recorder) {
     const double data_seconds = seconds_since(step_begun);
     run_step(input, data_seconds, step_begun);
     ++steps;
+    samples += input.samples;
     report(recorder);
     const int64_t every = recipe_.draw_every();
     if (every > 0 && progress_.step % every == 0) {
@@ -268,11 +269,7 @@ bool Loop::run_epoch(Recorder& recorder) {
     }
   }
   options_.events->write(
-      wire::Epoch{
-          progress_.epoch,
-          steps,
-          progress_.samples_in_epoch - samples_before,
-          seconds_since(begun)});
+      wire::Epoch{progress_.epoch, steps, samples, seconds_since(begun)});
   ++progress_.epoch;
   progress_.samples_in_epoch = 0;
   validate(recorder);
