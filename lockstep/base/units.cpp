@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep {
 namespace {
 
@@ -15,16 +17,6 @@ Error bad(std::string_view kind, std::string_view text, std::string_view form) {
   return Error(
       ErrorCode::kInvalidInput,
       fmt::format("'{}' is not a {}; write it as {}", text, kind, form));
-}
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && std::isspace((unsigned char)text.front())) {
-    text.remove_prefix(1);
-  }
-  while (!text.empty() && std::isspace((unsigned char)text.back())) {
-    text.remove_suffix(1);
-  }
-  return text;
 }
 
 // Takes a decimal number without sign or exponent off the front.

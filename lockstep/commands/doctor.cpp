@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -238,25 +237,6 @@ struct DoctorOptions {
 };
 
 // "20000-20100".
-Result<void> parse_ports(const std::string& text, HostsQuestion& question) {
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, question.first_port);
-  const bool dash = first.ptr != end && *first.ptr == '-';
-  const auto last =
-      dash ? std::from_chars(first.ptr + 1, end, question.last_port) : first;
-  if (!dash || first.ec != std::errc() || last.ec != std::errc() ||
-      last.ptr != end || question.first_port < 1 ||
-      question.last_port < question.first_port ||
-      question.last_port > UINT16_MAX) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format(
-            "--ports: '{}' is not a range; accepted: FIRST-LAST, 1 to 65535",
-            text));
-  }
-  return {};
-}
-
 Result<int> doctor_of_hosts(
     const DoctorOptions& options,
     const Context& context) {
@@ -277,9 +257,7 @@ Result<int> doctor_of_hosts(
     }
     LOCKSTEP_ASSIGN(question.hosts, launch::parse_hosts(text));
   }
-  if (!options.ports.empty()) {
-    LOCKSTEP_TRY(parse_ports(options.ports, question));
-  }
+  LOCKSTEP_ASSIGN(question.ports, parse_port_range(options.ports));
   question.reach.program = own_program();
   return print_findings(look_at_hosts(question), context) > 0 ? 3 : 0;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/result.h"
+#include "lockstep/commands/port_range.h"
 #include "lockstep/launch/hosts.h"
 #include "lockstep/reach/session.h"
 
@@ -25,8 +26,7 @@ struct Finding {
 struct HostsQuestion {
   std::vector<launch::HostSlots> hosts;
   reach::ReachOptions reach;
-  int first_port = 0;  // of the range between hosts; 0: any
-  int last_port = 0;
+  PortRange ports;  // between hosts
 };
 // Reaches all hosts side by side, looks at each, then at the way between each
 // two. A host that cannot be used has a broken finding.

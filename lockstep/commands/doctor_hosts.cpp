@@ -195,8 +195,8 @@ void open_port(HostLook& look, const HostsQuestion& question) {
   look.nonce = to_hex(make_key()).substr(0, 32);
   const auto answer = look.session->call(
       "listen",
-      {{"first", question.first_port},
-       {"last", question.last_port},
+      {{"first", question.ports.first},
+       {"last", question.ports.last},
        {"nonce", look.nonce}},
       soon());
   if (!answer) {
@@ -230,11 +230,11 @@ void look_at_way(
         Grade::kBroken,
         fmt::format(
             "cannot connect to port {}: {}", to.port, answer.error().message()),
-        question.first_port > 0
+        question.ports.first > 0
             ? fmt::format(
                   "open ports {} to {} on {}",
-                  question.first_port,
-                  question.last_port,
+                  question.ports.first,
+                  question.ports.last,
                   to.host)
             : fmt::format(
                   "open the ports of {} to {}, or name an open range with "

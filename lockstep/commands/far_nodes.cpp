@@ -76,21 +76,20 @@ void say_sent(const FarNode& node, const char* what, const reach::Sent& sent) {
   }
 }
 
-Result<void>
-mount(FarNode& node, const std::string& name, const std::string& source) {
-  const os::Path path = fs::absolute(source).lexically_normal();
+Result<void> bring(FarNode& node, const Mount& mount) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format("file_mounts.{}: {} is not a folder", name, path.string()));
-  }
+  reach::Sent sent;
   LOCKSTEP_ASSIGN(
-      const os::Path there, reach::sync_folder(*node.session, path));
+      const os::Path there,
+      (fs::is_directory(mount.path, ignored)
+           ? reach::sync_folder(*node.session, mount.path, &sent)
+           : reach::sync_file(*node.session, mount.path, &sent))
+          .with_context("file_mounts." + mount.name));
+  say_sent(node, mount.name.c_str(), sent);
   LOCKSTEP_TRY(node.session->call(
       "mount",
       {{"target", there.string()},
-       {"name", name},
+       {"name", mount.name},
        {"workdir", node.workdir.string()}},
       os::Deadline::after(kAnswer)));
   return {};
@@ -201,8 +200,8 @@ Result<void> prepare_node(FarNode& node, const Preparation& preparation) {
       reach::sync_folder(
           *node.session, job.workdir, &sent, {preparation.runs_folder}));
   say_sent(node, "workdir", sent);
-  for (const auto& [name, source] : job.file_mounts) {
-    LOCKSTEP_TRY(mount(node, name, source));
+  for (const Mount& mount : preparation.mounts) {
+    LOCKSTEP_TRY(bring(node, mount));
   }
   if (!job.setup.empty()) {
     LOCKSTEP_TRY(set_up(node, job.setup));

@@ -41,8 +41,15 @@ Result<void> on_each(
     std::vector<FarNode>& nodes,
     const std::function<Result<void>(FarNode&)>& action);
 
+// A source of `file_mounts`, as it lies on this machine.
+struct Mount {
+  std::string name;  // in the workdir, or absolute
+  os::Path path;
+};
+
 struct Preparation {
   const launch::Job& job;
+  const std::vector<Mount>& mounts;
   const reach::ProgramSet* trainer = nullptr;  // to be sent
   os::Path far_trainer;                        // that is there already
   os::Path runs_folder;                        // never sent

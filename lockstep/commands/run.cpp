@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/mounts.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_options.h"
 
@@ -58,6 +59,11 @@ Result<void> check_one_node(const RunOrder& order) {
   return {};
 }
 
+// Slurm's nodes share the workdir, too.
+Result<void> mount_in_workdir(const RunOrder& order) {
+  return order.options.dry_run ? Result<void>() : mount_here(order.priced.job);
+}
+
 Result<int> run_job(const RunOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(
@@ -70,23 +76,21 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
       return invalid("--launcher local runs on this machine: leave out hosts");
     }
     LOCKSTEP_TRY(check_one_node(order));
-    if (!priced.job.file_mounts.empty()) {
-      return invalid(
-          "file_mounts bring files to other hosts: on this machine they are "
-          "there");
-    }
     LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
+    LOCKSTEP_TRY(mount_in_workdir(order));
     return options.detach ? run_detached(order) : run_local(order);
   }
   if (hosts.empty()) {
     LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
   }
   if (launcher == "slurm") {
+    LOCKSTEP_TRY(mount_in_workdir(order));
     return run_on_slurm(order);
   }
   if (launcher == "mpi") {
     if (hosts.empty()) {
       LOCKSTEP_TRY(check_one_node(order));
+      LOCKSTEP_TRY(mount_in_workdir(order));
     }
     return hosts.empty() ? run_local_mpi(order) : run_on_hosts(order, launcher);
   }

@@ -11,6 +11,7 @@
 #include "lockstep/commands/check_train.h"
 #include "lockstep/commands/far_nodes.h"
 #include "lockstep/commands/interruptible.h"
+#include "lockstep/commands/mounts.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -72,6 +73,7 @@ class HostsRun {
 
   // Everything that ranks need is on every node; nothing runs yet.
   Result<void> prepare() {
+    LOCKSTEP_ASSIGN(const std::vector<Mount> mounts, resolve_mounts(job_));
     LOCKSTEP_ASSIGN(
         run_,
         record::RunDirectory::create(
@@ -83,6 +85,7 @@ class HostsRun {
     }
     const Preparation preparation{
         job_,
+        mounts,
         set ? &*set : nullptr,
         far_trainer_,
         fs::absolute(order_.settings.runs_dir).lexically_normal(),

@@ -171,26 +171,14 @@ Result<int> run_detached(const RunOrder& order) {
     return 0;
   }
   LOCKSTEP_ASSIGN(const auto run, make_run(order));
-  launch::HeadSpec spec;
-  spec.launcher = "local";
-  spec.run_id = run.id();
-  spec.name = request.job.name;
-  spec.runs_dir = run.path().parent_path();
-  spec.job = launch::job_text(request.job);
-  spec.secrets = request.job.secret_values;
-  spec.key = to_hex(make_key());
+  launch::HeadSpec spec = first_spec(order, run, "local", plan.argv);
   launch::HeadNode node;
   node.host = request.plan.nodes.front().host;
   node.procs = request.plan.nodes.front().procs;
   node.workdir = request.job.workdir;
   node.trainer = request.trainer;
   spec.nodes.push_back(std::move(node));
-  spec.command = repeat_command(request.job, order.context);
-  spec.program = request.program;
-  spec.retries = request.retries;
-  spec.timeout = request.timeout;
   spec.price_per_hour = request.price_per_hour;
-  spec.price_source = order.priced.source;
   constexpr auto kPatience = std::chrono::seconds(60);
   LOCKSTEP_ASSIGN(
       const std::string line,

@@ -42,8 +42,8 @@ launch::HeadSpec first_spec(
   spec.retries = order.options.retries;
   spec.timeout = order.priced.timeout;
   spec.price_source = order.priced.source;
-  spec.first_port = order.priced.first_port;
-  spec.last_port = order.priced.last_port;
+  spec.first_port = order.priced.ports.first;
+  spec.last_port = order.priced.ports.last;
   return spec;
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "lockstep/os/process.h"
@@ -24,26 +23,6 @@ Result<std::optional<T>> parsed(
   }
   LOCKSTEP_ASSIGN(T value, parse(text).with_context(option));
   return std::optional<T>(value);
-}
-
-// "4000-4100" or one port.
-Result<void> parse_ports(const std::string& text, int& first, int& last) {
-  if (text.empty()) {
-    return {};
-  }
-  int end = 0;
-  const int count = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &end);
-  if (count == 1) {
-    last = first;
-    end = static_cast<int>(std::to_string(first).size());
-  }
-  if (count < 1 || static_cast<size_t>(end) != text.size() || first < 1 ||
-      last > 65535 || last < first) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format("--ports {}: write FIRST-LAST, as in 4000-4100", text));
-  }
-  return {};
 }
 
 Result<void> refuse_absent(const RunOptions& options) {
@@ -170,7 +149,7 @@ Result<ResolvedJob> resolve_job(
   if (priced.price && *priced.price < Money()) {
     return Error(ErrorCode::kInvalidInput, "--price must be at least 0");
   }
-  LOCKSTEP_TRY(parse_ports(options.ports, priced.first_port, priced.last_port));
+  LOCKSTEP_ASSIGN(priced.ports, parse_port_range(options.ports));
   return priced;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/port_range.h"
 #include "lockstep/launch/job.h"
 
 namespace lockstep::commands {
@@ -31,7 +32,7 @@ struct ResolvedJob {
   std::optional<Money> price;  // an hour and node
   std::string source;
   std::optional<Duration> timeout;
-  int first_port = 0, last_port = 0;  // 0: any free one
+  PortRange ports;
 };
 
 // Refuses what this version does not have before anything is read.

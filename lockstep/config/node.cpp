@@ -10,6 +10,13 @@ std::string Place::to_string() const {
   return line > 0 ? fmt::format("{}:{}", source, line) : source;
 }
 
+Error invalid_at(const Place& place, const std::string& what) {
+  const std::string where = place.to_string();
+  return Error(
+      ErrorCode::kInvalidInput,
+      where.empty() ? what : fmt::format("{}: {}", where, what));
+}
+
 Node Node::null(Place place) {
   Node node;
   node.place_ = std::move(place);

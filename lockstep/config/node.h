@@ -22,6 +22,8 @@ struct Place {
   int line = 0;  // 0: no lines there
   std::string to_string() const;
 };
+// What is wrong at a place: "job.yaml:12: what".
+Error invalid_at(const Place& place, const std::string& what);
 
 class Node {
  public:
@@ -35,6 +37,7 @@ class Node {
   static Node map(Place place);
 
   Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::kNull; }
   const Place& place() const { return place_; }
   const std::string& text() const { return text_; }  // of a scalar
   bool quoted() const { return quoted_; }

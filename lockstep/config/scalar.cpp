@@ -10,19 +10,13 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::config::internal {
 namespace {
 
 bool is_scalar(const Node& node) {
   return node.kind() == Node::Kind::kScalar;
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return out;
 }
 
 // from_chars takes no '+'.

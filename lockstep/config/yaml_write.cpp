@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 
+#include "lockstep/base/text.h"
 #include "lockstep/config/node.h"
 
 namespace lockstep::config {
@@ -27,14 +28,6 @@ constexpr std::array<std::string_view, 14> kReserved = {
     "infinity",
     "~",
     "<<"};
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return out;
-}
 
 // Only texts that no reader can misread go without quotes; the rest is quoted,
 // also where YAML would allow it plain.

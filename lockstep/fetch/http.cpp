@@ -9,11 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
 #include "lockstep/fetch/curl_library.h"
 #include "lockstep/os/descriptor.h"
 
@@ -51,20 +53,28 @@ struct Transfer {
   bool stopped = false;
 };
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return out;
+// Empty where the server gives none. A weak tag does not promise equal bytes,
+// so it cannot guard a resume.
+std::string validator_of(const Transfer& transfer, bool weak_too) {
+  const auto etag = transfer.headers.find("etag");
+  const auto modified = transfer.headers.find("last-modified");
+  if (etag != transfer.headers.end() &&
+      (weak_too || !etag->second.starts_with("W/"))) {
+    return etag->second;
+  }
+  return modified != transfer.headers.end() ? modified->second : "";
 }
 
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) {
-    return {};
+std::string chosen_ca_file(const DownloadOptions& options) {
+  if (!options.ca_file.empty()) {
+    return options.ca_file.string();
   }
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+  for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    if (const char* file = std::getenv(name); file != nullptr && *file != 0) {
+      return file;
+    }
+  }
+  return "";
 }
 
 size_t on_header(char* data, size_t size, size_t count, void* self) {
@@ -173,6 +183,9 @@ class Downloader {
   Attempt judge(const Transfer& transfer, int code, const char* text);
   Attempt judge_status(const Transfer& transfer);
   Attempt finish(uint64_t kept);
+  bool is_unchanged(const Transfer& transfer) const {
+    return transfer.status == 304 && !options_.validator.empty();
+  }
   Mark read_mark() const;
   void write_mark(const Transfer& transfer) const;
   void drop_part() const;
@@ -201,18 +214,9 @@ Mark Downloader::read_mark() const {
 }
 
 void Downloader::write_mark(const Transfer& transfer) const {
-  std::string validator;
-  const auto etag = transfer.headers.find("etag");
-  const auto modified = transfer.headers.find("last-modified");
-  // A weak tag does not promise equal bytes, so it cannot guard a resume.
-  if (etag != transfer.headers.end() && !etag->second.starts_with("W/")) {
-    validator = etag->second;
-  } else if (modified != transfer.headers.end()) {
-    validator = modified->second;
-  }
   // Without the mark the next call starts anew: nothing worse.
   (void)os::real_files().write_atomic(
-      mark_path_, options_.url + "\n" + validator + "\n");
+      mark_path_, options_.url + "\n" + validator_of(transfer, false) + "\n");
 }
 
 void Downloader::drop_part() const {
@@ -268,7 +272,8 @@ Downloader::judge(const Transfer& transfer, int code, const char* text) {
   }
   switch (code) {
     case CURLE_OK:
-      return transfer.status == 200 || transfer.status == 206
+      return transfer.status == 200 || transfer.status == 206 ||
+                     is_unchanged(transfer)
                  ? Attempt{Ending::kWhole, {}}
                  : judge_status(transfer);
     case CURLE_COULDNT_RESOLVE_HOST:
@@ -364,7 +369,21 @@ Attempt Downloader::attempt() {
       headers = curl_.slist_append(
           headers, fmt::format("If-Range: {}", mark.validator).c_str());
     }
-    curl_.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+  }
+  if (!options_.validator.empty()) {
+    const bool is_tag = options_.validator.ends_with('"');
+    headers = curl_.slist_append(
+        headers,
+        fmt::format(
+            "{}: {}",
+            is_tag ? "If-None-Match" : "If-Modified-Since",
+            options_.validator)
+            .c_str());
+  }
+  curl_.easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+  const std::string ca_file = chosen_ca_file(options_);
+  if (!ca_file.empty()) {
+    curl_.easy_setopt(curl, CURLOPT_CAINFO, ca_file.c_str());
   }
   const int code = curl_.easy_perform(curl);
   curl_.slist_free_all(headers);
@@ -376,6 +395,12 @@ Attempt Downloader::attempt() {
   if (ended.ending != Ending::kWhole) {
     return ended;
   }
+  if (is_unchanged(transfer)) {
+    drop_part();
+    result_.unchanged = true;
+    result_.validator = options_.validator;
+    return ended;
+  }
   if (::fsync(file.get()) != 0) {
     return {
         Ending::kFinal,
@@ -383,6 +408,7 @@ Attempt Downloader::attempt() {
   }
   result_.bytes = transfer.offset + transfer.written;
   result_.resumed_from = transfer.offset;
+  result_.validator = validator_of(transfer, true);
   return finish(transfer.offset);
 }
 

@@ -24,6 +24,11 @@ struct DownloadOptions {
   std::string url;
   os::Path to;
   std::optional<Checksum> checksum;
+  // Of a copy that is here already (Downloaded::validator of that time): when
+  // the server still has the same, nothing is fetched and nothing written.
+  std::string validator;
+  os::Path ca_file;  // certificates to trust; empty: those of CURL_CA_BUNDLE,
+                     // SSL_CERT_FILE or the system
   Duration connect_timeout = std::chrono::seconds(10);
   Duration stall_timeout = std::chrono::seconds(30);  // no byte for so long
   int attempts = 5;                                   // in all
@@ -38,6 +43,8 @@ struct Downloaded {
   uint64_t bytes = 0;         // size of the file
   uint64_t resumed_from = 0;  // what an earlier attempt had left
   int attempts = 0;
+  std::string validator;   // ETag or Last-Modified; empty: the server has none
+  bool unchanged = false;  // the copy with options.validator is still the same
 };
 
 Result<Downloaded> download(

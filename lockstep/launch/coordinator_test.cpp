@@ -67,7 +67,7 @@ TEST_F(CoordinatorTest, ServesTheRendezvousUnderItsKey) {
   const auto key = wire::read_key_file(coordinator_->key_file());
   ASSERT_TRUE(key.has_value());
   const os::Address address = coordinator_->address();
-  const auto deadline = os::Deadline::after(std::chrono::seconds(10));
+  const auto deadline = os::Deadline::after(std::chrono::seconds(60));
   auto client = wire::connect_rendezvous(*network_, address, *key, deadline);
   ASSERT_TRUE(client.has_value()) << client.error().to_string();
   ASSERT_TRUE((*client)->put("k", "v").has_value());

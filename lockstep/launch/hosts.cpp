@@ -7,19 +7,13 @@
 #include <charconv>
 #include <map>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::launch {
 namespace {
 
 constexpr int kMostSlots = 4096;
 constexpr std::string_view kBlank = " \t\r\f\v";
-
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
 
 Error bad(const std::string& place, const std::string& what) {
   return Error(ErrorCode::kInvalidInput, fmt::format("{}: {}", place, what));

@@ -7,58 +7,18 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/result.h"
 #include "lockstep/base/units.h"
 #include "lockstep/config/binder.h"
 #include "lockstep/config/node.h"
+#include "lockstep/launch/job_sections.h"
 #include "lockstep/launch/rank_plan.h"
 #include "lockstep/os/file.h"
 
 namespace lockstep::launch {
-
-struct ResourcesConfig {
-  std::vector<std::string> hosts;
-  std::vector<std::string> ssh_options;  // words: "-o", "Port=2222"
-  std::string hostfile, cluster, launcher, cloud, region, instance_type;
-  std::vector<std::string> candidates;
-  std::string cpus, memory, accelerators, use_spot, image_id;
-  std::optional<Money> price;  // dollars an hour and node
-  void bind(config::Binder& binder);
-};
-
-struct PatternConfig {
-  std::string pattern;
-  void bind(config::Binder& binder);
-};
-
-struct HangConfig {
-  std::string policy = "report";  // or restart, stop
-  std::string after = "auto";     // or a duration
-  std::optional<Duration> limit() const;
-  void bind(config::Binder& binder);
-};
-
-// For `launcher: mpi`.
-struct MpiConfig {
-  std::vector<std::string> options;  // of mpirun
-  void bind(config::Binder& binder);
-};
-
-// For `launcher: slurm`.
-struct SlurmConfig {
-  std::string partition;
-  std::vector<std::string> options;  // of sbatch
-  void bind(config::Binder& binder);
-};
-
-struct OptimiseConfig {
-  std::string goal;
-  std::optional<Duration> period;
-  std::vector<std::string> candidates;
-  void bind(config::Binder& binder);
-};
 
 struct Job {
   std::string name;
@@ -148,5 +108,8 @@ Result<int> parse_signal(const std::string& text);
 // The arguments of the native trainer that a `train` section stands for:
 // nested maps become dotted keys, `data: {name: x}` the choice `data=x`.
 Result<std::vector<std::string>> trainer_arguments(const config::Node& train);
+// Groups of the trainer: `data=cifar10` chooses one, and `data.workers=2` sets
+// a key in it, so inside a tree the choice is `data.name`.
+bool is_trainer_group(std::string_view key);
 
 }  // namespace lockstep::launch

@@ -1,18 +1,16 @@
 #include "lockstep/launch/node_verbs.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <sstream>
 
 #include "lockstep/launch/detached.h"
+#include "lockstep/launch/mount_link.h"
 #include "lockstep/launch/program.h"
 
 namespace lockstep::launch {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 using std::chrono::seconds;
 
@@ -30,35 +28,14 @@ Result<json> check(const json& request) {
   return json::object();
 }
 
-// A link, so that what was brought is there once however often it is mounted.
+// The workdir here is ours, and so are the links in it.
 Result<json> mount(const json& request) {
-  const os::Path target = request.at("target").get<std::string>();
-  const os::Path workdir = request.at("workdir").get<std::string>();
-  const os::Path place =
-      (workdir / request.at("name").get<std::string>()).lexically_normal();
-  LOCKSTEP_TRY(os::real_files().make_directories(place.parent_path()));
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(place, error)) &&
-      !fs::is_symlink(fs::symlink_status(place, error))) {
-    return Error(
-               ErrorCode::kExists,
-               fmt::format("file_mounts: {} is there already", place.string()))
-        .with_fix("choose another name, or leave it out of workdir");
-  }
-  const os::Path temporary =
-      fmt::format("{}.tmp-{}", place.string(), ::getpid());
-  fs::create_symlink(target, temporary, error);
-  if (!error) {
-    fs::rename(temporary, place, error);
-  }
-  if (error) {
-    return Error(
-        ErrorCode::kIo,
-        fmt::format(
-            "file_mounts: cannot make {}: {}",
-            place.string(),
-            error.message()));
-  }
+  LOCKSTEP_ASSIGN(
+      const os::Path place,
+      link_mount(
+          request.at("target").get<std::string>(),
+          request.at("workdir").get<std::string>(),
+          request.at("name").get<std::string>()));
   return json{{"path", place.string()}};
 }
 

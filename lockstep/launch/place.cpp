@@ -1,21 +1,12 @@
 #include "lockstep/launch/place.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <thread>
 
-#include "lockstep/launch/process_tree.h"
-#include "lockstep/os/descriptor.h"
+#include "lockstep/launch/place_tool.h"
+#include "lockstep/launch/process_look.h"
+#include "lockstep/os/clock.h"
 
 namespace lockstep::launch {
 namespace {
@@ -27,225 +18,6 @@ constexpr size_t kMostFrames = 16;
 constexpr size_t kMostNative = 8;  // below a Python stack
 constexpr double kBusyCores = 0.2;
 constexpr double kBusyBytes = 1 << 20;  // a second
-constexpr size_t kMostOutput = 1 << 20;
-
-std::string read_text(const std::string& path, size_t most = 1 << 16) {
-  std::string text;
-  const os::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char block[4096];
-  ssize_t size = 0;
-  while (file && text.size() < most &&
-         (size = ::read(file.get(), block, sizeof block)) > 0) {
-    text.append(block, static_cast<size_t>(size));
-  }
-  return text;
-}
-
-std::string proc(int pid, const char* name) {
-  return fmt::format("/proc/{}/{}", pid, name);
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) {
-    return "";
-  }
-  return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
-}
-
-struct Use {
-  double cpu_seconds = 0;
-  double bytes = 0;
-};
-
-double cpu_seconds(int pid) {
-  const std::string stat = read_text(proc(pid, "stat"));
-  const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) {
-    return 0;
-  }
-  std::istringstream fields(stat.substr(name_end + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) {
-    fields >> skipped;
-  }
-  double user = 0;
-  double system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-Use use_of(int root) {
-  Use use;
-  std::vector<int> pids = descendants(root);
-  pids.push_back(root);
-  for (const int pid : pids) {
-    use.cpu_seconds += cpu_seconds(pid);
-    for (const std::string& line : lines_of(read_text(proc(pid, "io")))) {
-      if (line.starts_with("rchar:") || line.starts_with("wchar:")) {
-        use.bytes += std::strtod(line.c_str() + 6, nullptr);
-      }
-    }
-  }
-  return use;
-}
-
-std::string state_of(int pid) {
-  return describe_state(
-      read_text(proc(pid, "status")),
-      read_text(proc(pid, "wchan")),
-      read_text(proc(pid, "stack")),
-      read_text(proc(pid, "syscall")));
-}
-
-// A shell, or a small program that starts the real one, only waits for it.
-int program_below(int pid) {
-  const long call =
-      std::strtol(read_text(proc(pid, "syscall")).c_str(), nullptr, 10);
-  if (call != SYS_wait4 && call != SYS_waitid && call != SYS_rt_sigsuspend) {
-    return pid;
-  }
-  int best = pid;
-  double most = -1;
-  for (const int child : descendants(pid)) {
-    if (const double used = cpu_seconds(child); used > most) {
-      most = used;
-      best = child;
-    }
-  }
-  return best;
-}
-
-std::vector<std::string> split_zeros(const std::string& text) {
-  std::vector<std::string> parts;
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t end = std::min(text.find('\0', at), text.size());
-    parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return parts;
-}
-
-bool is_python(int pid) {
-  std::error_code failed;
-  const std::string program =
-      std::filesystem::read_symlink(proc(pid, "exe"), failed)
-          .filename()
-          .string();
-  return program.find("python") != std::string::npos ||
-         read_text(proc(pid, "maps"), 1 << 20).find("libpython") !=
-             std::string::npos;
-}
-
-// In our PATH, in the rank's, or beside its interpreter (a venv).
-std::optional<std::string> find_tool(const std::string& name, int pid) {
-  if (name.empty()) {
-    return {};
-  }
-  if (name.find('/') != std::string::npos) {
-    return ::access(name.c_str(), X_OK) == 0 ? std::optional(name)
-                                             : std::nullopt;
-  }
-  std::string folders;
-  if (const char* path = std::getenv("PATH")) {
-    folders = path;
-  }
-  for (const std::string& entry :
-       split_zeros(read_text(proc(pid, "environ")))) {
-    if (entry.starts_with("PATH=")) {
-      folders += ":" + entry.substr(5);
-    }
-  }
-  const auto argv = split_zeros(read_text(proc(pid, "cmdline")));
-  if (!argv.empty() && argv[0].find('/') != std::string::npos) {
-    folders += ":" + os::Path(argv[0]).parent_path().string();
-  }
-  std::istringstream stream(folders);
-  for (std::string folder; std::getline(stream, folder, ':');) {
-    const std::string program = folder + "/" + name;
-    if (!folder.empty() && ::access(program.c_str(), X_OK) == 0) {
-      return program;
-    }
-  }
-  return {};
-}
-
-// A tool whose output goes to memory; killed when its time is over.
-class Tool {
- public:
-  Tool(std::vector<std::string> argv, Duration patience)
-      : output_(::memfd_create("lockstep-place", MFD_CLOEXEC)),
-        deadline_(os::Deadline::after(patience)) {
-    os::SpawnOptions options;
-    options.argv = std::move(argv);
-    options.environment = os::environment();
-    options.environment["LC_ALL"] = "C";
-    options.output = fmt::format("/proc/self/fd/{}", output_.get());
-    auto process = os::real_processes().spawn(options);
-    if (process) {
-      process_ = std::move(*process);
-    }
-  }
-  ~Tool() { kill(); }
-
-  bool done() {
-    if (process_ == nullptr) {
-      return true;
-    }
-    const auto status = process_->poll();
-    if (!status || *status) {
-      process_.reset();
-      return true;
-    }
-    if (deadline_.passed()) {
-      kill();
-      late_ = true;
-    }
-    return process_ == nullptr;
-  }
-  bool late() const { return late_; }
-
-  std::string output() const {
-    return read_text(
-        fmt::format("/proc/self/fd/{}", output_.get()), kMostOutput);
-  }
-
- private:
-  void kill() {
-    if (process_ != nullptr) {
-      (void)process_->signal(SIGKILL).has_value();
-      constexpr auto kReap = milliseconds(200);
-      (void)process_->wait(os::Deadline::after(kReap)).has_value();
-      process_.reset();
-    }
-  }
-
-  os::Descriptor output_;
-  os::Deadline deadline_;
-  std::unique_ptr<os::Process> process_;
-  bool late_ = false;
-};
-
-std::string ptrace_hint() {
-  const std::string scope =
-      trimmed(read_text("/proc/sys/kernel/yama/ptrace_scope"));
-  return scope.empty() || scope == "0"
-             ? "it may not attach to this process"
-             : fmt::format(
-                   "kernel.yama.ptrace_scope is {}: 'sysctl "
-                   "kernel.yama.ptrace_scope=0' lets it attach",
-                   scope);
-}
 
 }  // namespace
 
@@ -298,7 +70,7 @@ class PlaceProbe {
 
   void note_state() {
     const double seconds = to_seconds(os::real_clock().now() - since_);
-    const Use now = use_of(root_);
+    const ProcessUse now = use_of(root_);
     const double cores = (now.cpu_seconds - before_.cpu_seconds) / seconds;
     const double bytes = (now.bytes - before_.bytes) / seconds;
     place_.state = state_of(pid_);
@@ -329,7 +101,7 @@ class PlaceProbe {
       return;
     }
     // Not blocking: one that is stopped already would never answer.
-    tool_ = std::make_unique<Tool>(
+    tool_ = std::make_unique<PlaceTool>(
         std::vector<std::string>{
             *program, "dump", "--nonblocking", "--pid", std::to_string(pid_)},
         tools_.patience);
@@ -362,7 +134,7 @@ class PlaceProbe {
       lacks("for a native stack: apt-get install gdb");
       return;
     }
-    tool_ = std::make_unique<Tool>(
+    tool_ = std::make_unique<PlaceTool>(
         std::vector<std::string>{
             *program,
             "-nx",
@@ -406,12 +178,12 @@ class PlaceProbe {
   const PlaceTools& tools_;
   int root_;  // of the rank
   int pid_;   // that is looked at
-  Use before_;
+  ProcessUse before_;
   os::Instant since_;
   bool python_ = false;
   bool python_found_ = false;
   Stage stage_ = Stage::kWatch;
-  std::unique_ptr<Tool> tool_;
+  std::unique_ptr<PlaceTool> tool_;
   RankPlace place_;
 };
 

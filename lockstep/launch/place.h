@@ -13,8 +13,6 @@
 
 #include "lockstep/base/units.h"
 #include "lockstep/launch/agent.h"
-#include "lockstep/os/clock.h"
-#include "lockstep/os/process.h"
 
 namespace lockstep::launch {
 

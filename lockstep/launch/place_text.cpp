@@ -6,27 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <sstream>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep::launch {
 namespace {
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  return lines;
-}
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) {
-    return "";
-  }
-  return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
-}
 
 const char* syscall_name(long number) {
   switch (number) {
@@ -89,7 +73,7 @@ std::string describe_state(
   if (letter == std::string::npos) {
     return "gone";
   }
-  std::string where = trimmed(wchan);
+  std::string where(trim(wchan));
   if (where.empty() || where == "0") {
     // "[<0>] hrtimer_nanosleep+0x74/0xf0"
     const size_t start = stack.find("] ");
@@ -121,8 +105,8 @@ std::string describe_state(
     case 'X':
       return "gone";
     default:
-      return trimmed(
-                 status.substr(letter, status.find('\n', letter) - letter)) +
+      return std::string(trim(
+                 status.substr(letter, status.find('\n', letter) - letter))) +
              in;
   }
 }
@@ -176,7 +160,7 @@ std::vector<std::string> python_frames(const std::string& output, size_t most) {
       }
     } else if (
         main_thread && line.starts_with("    ") && frames.size() < most) {
-      frames.push_back(trimmed(line));
+      frames.emplace_back(trim(line));
     }
   }
   return frames;

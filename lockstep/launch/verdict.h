@@ -30,16 +30,16 @@ namespace lockstep::launch {
 struct Failure {
   int rank = -1;      // -1: the node itself
   bool lost = false;  // the node, not the job, failed
-  std::string host;
+  std::string host{};
   int pid = 0;
-  os::ExitStatus status;
+  os::ExitStatus status{};
   bool out_of_memory = false;
-  std::string reason;        // what the rank or the system said, may be empty
+  std::string reason{};      // what the rank or the system said, may be empty
   bool consequence = false;  // it says itself that it lost a peer
   bool blames_peer = false;  // its last lines speak of a torn connection
   bool certain = false;      // nothing that another node may tell explains it
   bool hang = false;         // it still ran, but took no more steps
-  std::vector<std::string> last_lines;
+  std::vector<std::string> last_lines{};
 
   // "rank 1 failed on node1 (pid 42): out of memory (signal 9)".
   std::string to_string() const;

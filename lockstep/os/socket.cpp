@@ -14,112 +14,12 @@
 #include <cstring>
 #include <thread>
 
-#include "lockstep/os/descriptor.h"
+#include "lockstep/os/real_connection.h"
 
 namespace lockstep::os {
 namespace {
 
 constexpr int kBacklog = 1024;
-
-// True when the descriptor is ready; false when the deadline passed.
-bool wait_ready(int descriptor, short events, Deadline deadline) {
-  while (true) {
-    Duration left = deadline.left();
-    auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-    timespec timeout{
-        .tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
-    pollfd entry{.fd = descriptor, .events = events, .revents = 0};
-    // An error other than EINTR is found again by the call that follows.
-    int ready = ::ppoll(&entry, 1, &timeout, nullptr);
-    if (ready > 0 || (ready < 0 && errno != EINTR)) {
-      return true;
-    }
-    if (deadline.passed()) {
-      return false;
-    }
-  }
-}
-
-class RealConnection : public Connection {
- public:
-  RealConnection(Descriptor descriptor, std::string peer)
-      : descriptor_(std::move(descriptor)), peer_(std::move(peer)) {}
-
-  Result<size_t> read_some(std::span<std::byte> buffer, Deadline deadline)
-      override {
-    while (true) {
-      ssize_t count =
-          ::recv(descriptor_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-      if (count > 0) {
-        return static_cast<size_t>(count);
-      }
-      if (closed_) {
-        return closed_here();
-      }
-      if (count == 0) {
-        return size_t{0};
-      }
-      LOCKSTEP_TRY(after_failure(POLLIN, deadline, "reading from"));
-    }
-  }
-
-  Result<void> write_all(std::span<const std::byte> data, Deadline deadline)
-      override {
-    while (!data.empty()) {
-      ssize_t count = ::send(
-          descriptor_.get(),
-          data.data(),
-          data.size(),
-          MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (count >= 0) {
-        data = data.subspan(static_cast<size_t>(count));
-        continue;
-      }
-      if (closed_) {
-        return closed_here();
-      }
-      LOCKSTEP_TRY(after_failure(POLLOUT, deadline, "writing to"));
-    }
-    return {};
-  }
-
-  // The descriptor itself lives until the destructor: another thread may be
-  // inside poll with it.
-  void close() override {
-    closed_ = true;
-    ::shutdown(descriptor_.get(), SHUT_RDWR);
-  }
-  std::string peer() const override { return peer_; }
-  int descriptor() const override { return descriptor_.get(); }
-
- private:
-  Error closed_here() const {
-    return Error(
-        ErrorCode::kAborted,
-        fmt::format("the connection with {} was closed here", peer_));
-  }
-
-  Result<void>
-  after_failure(short events, Deadline deadline, const char* what) {
-    if (errno == EINTR) {
-      return {};
-    }
-    if (errno != EAGAIN) {
-      return os_error(fmt::format("{} {}", what, peer_), errno);
-    }
-    if (!wait_ready(descriptor_.get(), events, deadline)) {
-      return std::move(Error(
-                           ErrorCode::kTimeout,
-                           fmt::format("{} {} took too long", what, peer_)))
-          .with_retry();
-    }
-    return {};
-  }
-
-  Descriptor descriptor_;
-  std::string peer_;
-  std::atomic<bool> closed_{false};
-};
 
 std::string describe(const sockaddr_storage& storage, socklen_t length) {
   char host[NI_MAXHOST] = "?";
@@ -167,7 +67,7 @@ class RealListener : public Listener {
           set_option(accepted.get(), IPPROTO_TCP, TCP_NODELAY);
           peer = describe(storage, length);
         }
-        return std::make_unique<RealConnection>(std::move(accepted), peer);
+        return make_connection(std::move(accepted), peer);
       }
       if (closed_ || errno == EINTR || errno == ECONNABORTED) {
         continue;
@@ -332,8 +232,7 @@ class RealNetwork : public Network {
       error = connect_one(descriptor.get(), *entry, deadline);
       if (error == 0) {
         set_option(descriptor.get(), IPPROTO_TCP, TCP_NODELAY);
-        return std::make_unique<RealConnection>(
-            std::move(descriptor), address.to_string());
+        return make_connection(std::move(descriptor), address.to_string());
       }
     }
     return os_error(
@@ -412,124 +311,15 @@ class RealNetwork : public Network {
       std::this_thread::sleep_for(
           std::min<Duration>(deadline.left(), std::chrono::milliseconds(2)));
     }
-    return std::make_unique<RealConnection>(
-        std::move(descriptor), address.to_string());
+    return make_connection(std::move(descriptor), address.to_string());
   }
 };
 
-constexpr Duration kDescriptorTimeout = std::chrono::seconds(30);
-
-Result<int> socket_of(const Connection& connection) {
-  if (connection.descriptor() < 0) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        "descriptors travel only over a real Unix socket");
-  }
-  return connection.descriptor();
-}
-
 }  // namespace
-
-Result<void> Connection::read_all(
-    std::span<std::byte> buffer,
-    Deadline deadline) {
-  while (!buffer.empty()) {
-    LOCKSTEP_ASSIGN(size_t count, read_some(buffer, deadline));
-    if (count == 0) {
-      return std::move(Error(
-                           ErrorCode::kUnavailable,
-                           fmt::format("{} closed the connection", peer())))
-          .with_retry();
-    }
-    buffer = buffer.subspan(count);
-  }
-  return {};
-}
 
 Network& real_network() {
   static RealNetwork network;
   return network;
-}
-
-Result<void> send_descriptor(Connection& connection, int descriptor) {
-  LOCKSTEP_ASSIGN(int socket, socket_of(connection));
-  char payload = 'd';
-  iovec part{.iov_base = &payload, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  Deadline deadline = Deadline::after(kDescriptorTimeout);
-  while (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
-    if (errno == EINTR) {
-      continue;
-    }
-    if (errno != EAGAIN) {
-      return os_error(
-          fmt::format("sending a descriptor to {}", connection.peer()), errno);
-    }
-    if (!wait_ready(socket, POLLOUT, deadline)) {
-      return os_error(
-          fmt::format("sending a descriptor to {}", connection.peer()),
-          ETIMEDOUT);
-    }
-  }
-  return {};
-}
-
-Result<int> receive_descriptor(Connection& connection, Deadline deadline) {
-  LOCKSTEP_ASSIGN(int socket, socket_of(connection));
-  std::string what =
-      fmt::format("receiving a descriptor from {}", connection.peer());
-  char payload = 0;
-  iovec part{.iov_base = &payload, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  ssize_t count = 0;
-  while ((count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
-    if (errno == EINTR) {
-      continue;
-    }
-    if (errno != EAGAIN) {
-      return os_error(what, errno);
-    }
-    if (!wait_ready(socket, POLLIN, deadline)) {
-      return os_error(what, ETIMEDOUT);
-    }
-  }
-  if (count == 0) {
-    return Error(ErrorCode::kUnavailable, what + ": the connection is closed");
-  }
-  // The padding of the buffer has room for a second one: take it too, so
-  // that it can be closed.
-  std::vector<Descriptor> received;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    size_t bytes = header->cmsg_len - CMSG_LEN(0);
-    for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
-      int value = -1;
-      std::memcpy(&value, CMSG_DATA(header) + at, sizeof(int));
-      received.emplace_back(value);
-    }
-  }
-  if (received.size() != 1 || payload != 'd') {
-    return Error(ErrorCode::kCorrupt, what + ": the message has none");
-  }
-  return received[0].release();
 }
 
 }  // namespace lockstep::os

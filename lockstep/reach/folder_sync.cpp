@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -45,6 +46,12 @@ class Walk {
 
   Result<Tree> run() {
     LOCKSTEP_TRY(enter(""));
+    hashes_.save();
+    return std::move(tree_);
+  }
+  // That file of the root alone.
+  Result<Tree> run_one(const std::string& name) {
+    LOCKSTEP_TRY(look(name));
     hashes_.save();
     return std::move(tree_);
   }
@@ -154,13 +161,12 @@ std::string digest_of(const Tree& tree) {
   return digest.finish();
 }
 
-Result<os::Path> sync_once(
+// Makes the folder `id` there what the tree is.
+Result<os::Path> sync_tree(
     Session& session,
-    const os::Path& folder,
-    Sent& sent,
-    const std::vector<os::Path>& leave) {
-  LOCKSTEP_ASSIGN(const Tree tree, Walk(folder, leave).run());
-  const std::string id = folder_id(folder);
+    const Tree& tree,
+    const std::string& id,
+    Sent& sent) {
   LOCKSTEP_ASSIGN(
       const json there,
       session.call("manifest", {{"id", id}}, os::Deadline::after(kPatience)));
@@ -209,6 +215,39 @@ Result<os::Path> sync_once(
   return os::Path(path);
 }
 
+// A file that is being written may change between look and send: looks again.
+Result<os::Path> sync_patiently(
+    Session& session,
+    const os::Path& source,
+    const std::string& id,
+    const std::function<Result<Tree>()>& look,
+    Sent* sent) {
+  for (int attempt = 1;; ++attempt) {
+    Sent so_far;
+    auto tree = look();
+    auto path = tree ? sync_tree(session, *tree, id, so_far)
+                     : Result<os::Path>(tree.error());
+    if (path || attempt == kAttempts ||
+        path.error().code() != ErrorCode::kAborted) {
+      if (sent != nullptr) {
+        *sent = so_far;
+      }
+      return std::move(path).with_context(
+          fmt::format("sending {}", source.string()));
+    }
+  }
+}
+
+Result<os::Path> whole_path(const os::Path& path) {
+  std::error_code error;
+  os::Path whole = fs::canonical(path, error);
+  if (error) {
+    return os_error(
+        fmt::format("cannot read {}", path.string()), error.value());
+  }
+  return whole;
+}
+
 }  // namespace
 
 Result<os::Path> sync_folder(
@@ -216,25 +255,27 @@ Result<os::Path> sync_folder(
     const os::Path& folder,
     Sent* sent,
     const std::vector<os::Path>& leave) {
-  std::error_code error;
-  const os::Path root = fs::canonical(folder, error);
-  if (error) {
-    return os_error(
-        fmt::format("cannot read {}", folder.string()), error.value());
-  }
-  for (int attempt = 1;; ++attempt) {
-    Sent so_far;
-    auto path = sync_once(session, root, so_far, leave);
-    // A file that is being written may change between look and send.
-    if (path || attempt == kAttempts ||
-        path.error().code() != ErrorCode::kAborted) {
-      if (sent != nullptr) {
-        *sent = so_far;
-      }
-      return std::move(path).with_context(
-          fmt::format("sending {}", folder.string()));
-    }
-  }
+  LOCKSTEP_ASSIGN(const os::Path root, whole_path(folder));
+  return sync_patiently(
+      session,
+      folder,
+      folder_id(root),
+      [&] { return Walk(root, leave).run(); },
+      sent);
+}
+
+Result<os::Path> sync_file(Session& session, const os::Path& file, Sent* sent) {
+  LOCKSTEP_ASSIGN(const os::Path whole, whole_path(file));
+  const std::string name = whole.filename().string();
+  LOCKSTEP_ASSIGN(
+      const os::Path folder,
+      sync_patiently(
+          session,
+          file,
+          folder_id(whole),
+          [&] { return Walk(whole.parent_path(), {}).run_one(name); },
+          sent));
+  return folder / name;
 }
 
 }  // namespace lockstep::reach

@@ -2,25 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <charconv>
-#include <mutex>
 #include <thread>
 
 #include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
-#include "lockstep/os/process.h"
-#include "lockstep/reach/content.h"
 #include "lockstep/reach/message.h"
-#include "lockstep/reach/prune.h"
+#include "lockstep/reach/payload.h"
 #include "lockstep/reach/ssh.h"
-#include "lockstep/reach/stream.h"
+#include "lockstep/reach/ssh_line.h"
 
 namespace lockstep::reach {
 namespace {
@@ -31,82 +24,11 @@ using std::chrono::seconds;
 constexpr size_t kMostAtOnce = 32;  // hosts, of which one may jump for all
 constexpr size_t kUnderWay = 16;    // requests of call_many
 constexpr int kAttempts = 3;
-constexpr size_t kLongestGreeting = 1 << 20;  // what login scripts print
 constexpr Duration kPersonPatience = seconds(180);
-
-// The program that travels, read and packed once for all hosts.
-class Payload {
- public:
-  static Result<std::shared_ptr<Payload>> open(const os::Path& program) {
-    LOCKSTEP_ASSIGN(os::MappedFile file, os::MappedFile::open(program));
-    return std::shared_ptr<Payload>(new Payload(std::move(file)));
-  }
-
-  std::string_view bytes() const {
-    const auto bytes = file_.bytes();
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  const std::string& hash() const { return hash_; }
-
-  // Kept beside the other files of lockstep: the next launch reads it.
-  Result<std::string_view> packed() {
-    const std::lock_guard lock(mutex_);
-    if (packed_.empty()) {
-      const os::Path kept = lockstep_home() / "packed" / (hash_ + ".gz");
-      mark_used(kept);
-      prune(kept.parent_path());
-      if (auto text = os::real_files().read(kept); text && !text->empty()) {
-        packed_ = std::move(*text);
-        return packed_;
-      }
-      LOCKSTEP_ASSIGN(packed_, gzip(bytes()));
-      if (os::real_files().make_directories(kept.parent_path())) {
-        (void)os::real_files().write_atomic(kept, packed_).has_value();
-      }
-    }
-    return packed_;
-  }
-
- private:
-  explicit Payload(os::MappedFile file) : file_(std::move(file)) {
-    hash_ = sha256_of(bytes());
-  }
-  os::MappedFile file_;
-  std::string hash_;
-  std::mutex mutex_;
-  std::string packed_;
-};
-
-// ssh as a child: its standard streams are ours, its complaints are kept.
-struct Line {
-  std::unique_ptr<os::Process> process;
-  std::unique_ptr<os::Connection> stream;
-  os::Descriptor complaints;
-
-  std::string words() const {
-    std::string text(
-        static_cast<size_t>(
-            std::max<off_t>(0, ::lseek(complaints.get(), 0, SEEK_END))),
-        '\0');
-    const ssize_t count =
-        ::pread(complaints.get(), text.data(), text.size(), 0);
-    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
-    return text;
-  }
-
-  // Leaves no ssh behind: it ends when its input does, or is ended.
-  void end(Duration patience) {
-    stream->close();
-    if (!process->wait(os::Deadline::after(patience))) {
-      (void)process->signal(SIGKILL).has_value();
-      (void)process->wait(os::Deadline::after(seconds(5))).has_value();
-    }
-  }
-};
 
 class SshSession : public Session {
  public:
-  SshSession(std::string host, Line line, bool was_sent, Duration took)
+  SshSession(std::string host, SshLine line, bool was_sent, Duration took)
       : host_(std::move(host)),
         line_(std::move(line)),
         was_sent_(was_sent),
@@ -211,7 +133,7 @@ class SshSession : public Session {
   }
 
   std::string host_;
-  Line line_;
+  SshLine line_;
   bool was_sent_;
   Duration took_;
   std::optional<Error> broken_;
@@ -221,65 +143,6 @@ std::string machine() {
   utsname names{};
   ::uname(&names);
   return names.machine;
-}
-
-Result<Line> start_ssh(
-    const std::string& host,
-    const std::vector<std::string>& command,
-    bool batch) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return os_error("cannot make a socket pair", errno);
-  }
-  os::Descriptor ours(ends[0]);
-  const os::Descriptor theirs(ends[1]);
-  Line line;
-  line.complaints = os::Descriptor(::memfd_create("lockstep-ssh", MFD_CLOEXEC));
-  if (!line.complaints) {
-    return os_error("cannot make a memory file", errno);
-  }
-  os::SpawnOptions options;
-  options.argv = command;
-  options.environment = os::environment();
-  // A person is asked through the terminal, which only its foreground group
-  // may read; there Ctrl-C is for us.
-  options.new_group = batch;
-  options.ignore_interrupts = !batch;
-  options.standard = {theirs.get(), theirs.get(), line.complaints.get()};
-  auto process = os::real_processes().spawn(options);
-  if (!process) {
-    Error error = std::move(process.error());
-    if (error.code() == ErrorCode::kNotFound) {
-      return std::move(error).with_fix(
-          "apt-get install openssh-client, or set LOCKSTEP_SSH");
-    }
-    return error;
-  }
-  line.process = std::move(*process);
-  line.stream = make_stream(std::move(ours), host);
-  return line;
-}
-
-// The next line that begins with the mark, without it. What a login script
-// prints before is passed over.
-Result<std::string>
-read_marked(Line& line, const std::string& mark, os::Deadline deadline) {
-  std::string text;
-  size_t found = std::string::npos;
-  while (text.size() < kLongestGreeting) {
-    std::byte byte{};
-    LOCKSTEP_TRY(line.stream->read_all({&byte, 1}, deadline));
-    text += static_cast<char>(byte);
-    if (found == std::string::npos && text.ends_with(mark)) {
-      found = text.size();
-    } else if (found != std::string::npos && text.back() == '\n') {
-      text.pop_back();
-      return text.substr(std::min(found + 1, text.size()));
-    }
-  }
-  return Error(
-      ErrorCode::kUnavailable,
-      "its login scripts print more than lockstep reads");
 }
 
 class Attempt {
@@ -413,7 +276,7 @@ class Attempt {
   bool batch_;
   std::string mark_;
   std::string words_;
-  Line line_;
+  SshLine line_;
   bool sent_ = false;
   os::Instant started_ = os::real_clock().now();
 };

@@ -52,6 +52,10 @@ Result<os::Path> sync_folder(
     Sent* sent = nullptr,
     const std::vector<os::Path>& leave = {});
 
+// One file, in a folder of its own there; its path. Nothing is ignored.
+Result<os::Path>
+sync_file(Session& session, const os::Path& file, Sent* sent = nullptr);
+
 // Runs a set-up command in `folder` on the node, once for each content of
 // command and folder; its output is appended to `log`.
 Result<void> run_setup(

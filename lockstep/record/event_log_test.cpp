@@ -296,7 +296,7 @@ TEST_F(EventReaderTest, ALineWithoutEndCostsNoMemoryForEver) {
     append(block);
     EXPECT_TRUE(events_of(reader).empty());
   }
-  append("\n" + line(1));
+  append(fmt::format("\n{}", line(1)));
   EXPECT_EQ(events_of(reader).size(), 1U);
   EXPECT_EQ(reader.skipped(), 1);
 }

@@ -4,38 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
 #include <utility>
 
+#include "lockstep/record/logbook_files.h"
 #include "lockstep/record/logbook_plots.h"
 #include "lockstep/record/logbook_text.h"
 #include "lockstep/record/run_story.h"
 
 namespace lockstep::record {
-
 namespace {
 
 using Outcome = RunSummary::Outcome;
-
-// A link when the file lies in the run directory, else the path itself.
-std::string link(const RunDirectory& run, const std::string& path) {
-  std::error_code error;
-  const auto root = std::filesystem::absolute(run.path(), error);
-  const auto whole = std::filesystem::absolute(path, error);
-  auto relative =
-      whole.lexically_normal().lexically_relative(root.lexically_normal());
-  if (relative.empty() || *relative.begin() == "..") {
-    // Written as seen from the run directory?
-    if (os::Path(path).is_relative() &&
-        std::filesystem::exists(run.path() / path, error)) {
-      relative = path;
-    } else {
-      return cell(path);
-    }
-  }
-  return fmt::format("[{}]({})", cell(relative.string()), relative.string());
-}
 
 class Page {
  public:
@@ -60,11 +39,11 @@ class Page {
       speed();
       resources();
       endings();
-      checkpoints();
+      text_ += checkpoints_section(run_, summary_);
     }
-    samples();
+    text_ += samples_section(run_);
     remarks();
-    files();
+    text_ += files_section(run_);
     return std::move(text_);
   }
 
@@ -335,72 +314,6 @@ class Page {
     add("\n");
   }
 
-  void checkpoints() {
-    if (summary_.starts == 0 && summary_.checkpoints.empty()) {
-      return;  // a program that does not say what it stores
-    }
-    add("## Checkpoints\n\n");
-    if (summary_.checkpoints.empty()) {
-      add("None were written.\n\n");
-      return;
-    }
-    // A file that is replaced stands once, as it is now.
-    std::map<std::string, std::pair<const wire::Checkpoint*, int>> files;
-    for (const auto& checkpoint : summary_.checkpoints) {
-      auto& [last, times] = files[checkpoint.path];
-      last = &checkpoint;
-      ++times;
-    }
-    add("| file | step | reason | seconds to write | times written |\n"
-        "|---|---:|---|---:|---:|\n");
-    constexpr size_t kMost = 50;
-    size_t shown = 0;
-    for (const auto& [path, written] : files) {
-      if (shown++ < kMost) {
-        add("| {} | {} | {} | {:.2f} | {} |\n",
-            link(run_, path),
-            written.first->step,
-            cell(written.first->reason),
-            written.first->seconds,
-            written.second);
-      }
-    }
-    if (files.size() > kMost) {
-      add("\n{} more files are in the events.\n", files.size() - kMost);
-    }
-    add("\n");
-  }
-
-  // The last picture of each kind: names that differ only in their numbers are
-  // one kind.
-  void samples() {
-    std::map<std::string, std::string> last;
-    auto names = os::real_files().list(run_.samples());
-    for (const auto& name : names ? *names : std::vector<std::string>()) {
-      if (name.ends_with(".png") && !name.starts_with('.')) {
-        std::string kind;
-        for (const char c : name) {
-          if (c < '0' || c > '9') {
-            kind += c;
-          }
-        }
-        auto& kept = last[kind];
-        // Longer numbers are later ones.
-        if (std::pair(name.size(), name) > std::pair(kept.size(), kept)) {
-          kept = name;
-        }
-      }
-    }
-    if (last.empty()) {
-      return;
-    }
-    add("## Samples\n\nThe last of each kind; all are in "
-        "[samples](samples).\n\n");
-    for (const auto& [kind, name] : last) {
-      add("{}\n\n![{}](<samples/{}>)\n\n", cell(name), cell(name), name);
-    }
-  }
-
   void remarks() {
     if (!summary_.remarks.empty()) {
       add("## Events of the cluster\n\n");
@@ -419,30 +332,6 @@ class Page {
       }
       add("\n");
     }
-  }
-
-  void files() {
-    add("## Files\n\n| file | content |\n|---|---|\n");
-    const auto one = [&](const os::Path& path, std::string_view content) {
-      std::error_code error;
-      if (os::real_files().exists(path) &&
-          !std::filesystem::is_empty(path, error)) {
-        const std::string name = path.lexically_relative(run_.path()).string();
-        add("| [{}]({}) | {} |\n", name, name, content);
-      }
-    };
-    one(run_.job(), "the resolved job");
-    one(run_.events(), "all events, one JSON object a line");
-    one(run_.metrics(), "metrics by step");
-    one(run_.timing(), "time of each iteration and rank");
-    one(run_.rank_log(0).parent_path(), "output of each rank");
-    one(run_.checkpoints(), "checkpoints");
-    one(run_.samples(), "sample pictures");
-    one(run_.tensorboard(),
-        fmt::format(
-            "TensorBoard's files: `tensorboard --logdir {}`",
-            run_.tensorboard().string()));
-    add("\n");
   }
 
   const RunDirectory& run_;

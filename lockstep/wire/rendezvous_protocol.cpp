@@ -1,5 +1,7 @@
 #include "lockstep/wire/rendezvous_protocol.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -34,14 +36,19 @@ Error corrupt() {
 
 std::string format_request(const Request& request) {
   if (request.is_put) {
-    return "P" + number_bytes(static_cast<uint32_t>(request.key.size())) +
-           request.key + request.value;
+    return fmt::format(
+        "P{}{}{}",
+        number_bytes(static_cast<uint32_t>(request.key.size())),
+        request.key,
+        request.value);
   }
   // Rounded up: a patience of less than a millisecond still waits.
   auto patience = std::chrono::ceil<std::chrono::milliseconds>(
       std::clamp(request.patience, Duration::zero(), kMaxPatience));
-  return "G" + number_bytes(static_cast<uint32_t>(patience.count())) +
-         request.key;
+  return fmt::format(
+      "G{}{}",
+      number_bytes(static_cast<uint32_t>(patience.count())),
+      request.key);
 }
 
 Result<Request> parse_request(std::string_view frame) {

@@ -7,35 +7,15 @@
 #include "lockstep/reach/loader.h"
 #include "lockstep/reach/message.h"
 #include "tests/fuzz/driver.h"
+#include "tests/fuzz/script.h"
 
 namespace {
 
 using namespace lockstep;
 
-// A peer that says what the input says.
-class Script : public os::Connection {
- public:
-  explicit Script(std::string_view text) : text_(text) {}
-  Result<size_t> read_some(std::span<std::byte> buffer, os::Deadline) override {
-    const size_t count = std::min(buffer.size(), text_.size());
-    std::copy_n(
-        reinterpret_cast<const std::byte*>(text_.data()), count, buffer.data());
-    text_.remove_prefix(count);
-    return count;
-  }
-  Result<void> write_all(std::span<const std::byte>, os::Deadline) override {
-    return {};
-  }
-  void close() override {}
-  std::string peer() const override { return "script"; }
-
- private:
-  std::string_view text_;
-};
-
 void run(std::string_view input) {
   const os::Deadline never = os::Deadline::never();
-  Script requests(input);
+  fuzz::Script requests(input);
   for (int count = 0; count < 64; ++count) {
     const auto request = reach::read_request(requests, never);
     if (!request) {
@@ -46,7 +26,7 @@ void run(std::string_view input) {
     (void)reach::number_field(request->arguments, "size");
     (void)reach::bytes_field(request->arguments, "data");
   }
-  Script answers(input);
+  fuzz::Script answers(input);
   (void)reach::read_answer(answers, never);
   // Stars make the matcher search, so long inputs would only be slow.
   const size_t half = std::min<size_t>(input.size() / 2, 24);

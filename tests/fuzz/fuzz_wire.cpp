@@ -6,35 +6,15 @@
 #include "lockstep/wire/handshake.h"
 #include "lockstep/wire/rendezvous_protocol.h"
 #include "tests/fuzz/driver.h"
+#include "tests/fuzz/script.h"
 
 namespace {
 
 using namespace lockstep;
 
-// A peer that says what the input says and takes everything.
-class Script : public os::Connection {
- public:
-  explicit Script(std::string_view text) : text_(text) {}
-  Result<size_t> read_some(std::span<std::byte> buffer, os::Deadline) override {
-    size_t count = std::min(buffer.size(), text_.size());
-    std::copy_n(
-        reinterpret_cast<const std::byte*>(text_.data()), count, buffer.data());
-    text_.remove_prefix(count);
-    return count;
-  }
-  Result<void> write_all(std::span<const std::byte>, os::Deadline) override {
-    return {};
-  }
-  void close() override {}
-  std::string peer() const override { return "script"; }
-
- private:
-  std::string_view text_;
-};
-
 void run(std::string_view input) {
   os::Deadline deadline = os::Deadline::never();
-  Script frames(input);
+  fuzz::Script frames(input);
   for (size_t count = 0; count < 64; ++count) {
     auto frame = wire::read_frame(frames, deadline, 1 << 16);
     if (!frame) {
@@ -53,11 +33,11 @@ void run(std::string_view input) {
     }
   }
   Key key{};
-  Script client(input);
+  fuzz::Script client(input);
   fuzz::expect(
       !wire::greet_as_server(client, key, "fuzz", deadline),
       "a stranger is not let in");
-  Script server(input);
+  fuzz::Script server(input);
   fuzz::expect(
       !wire::greet_as_client(server, key, "fuzz", deadline),
       "a stranger is not believed");

@@ -1,0 +1,56 @@
+#pragma once
+
+// The nested sections of a job file, each with its keys, checks and help text.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/units.h"
+#include "lockstep/config/binder.h"
+
+namespace lockstep::launch {
+
+struct ResourcesConfig {
+  std::vector<std::string> hosts;
+  std::vector<std::string> ssh_options;  // words: "-o", "Port=2222"
+  std::string hostfile, cluster, launcher, cloud, region, instance_type;
+  std::vector<std::string> candidates;
+  std::string cpus, memory, accelerators, use_spot, image_id;
+  std::optional<Money> price;  // dollars an hour and node
+  void bind(config::Binder& binder);
+};
+
+struct PatternConfig {
+  std::string pattern;
+  void bind(config::Binder& binder);
+};
+
+struct HangConfig {
+  std::string policy = "report";  // or restart, stop
+  std::string after = "auto";     // or a duration
+  std::optional<Duration> limit() const;
+  void bind(config::Binder& binder);
+};
+
+// For `launcher: mpi`.
+struct MpiConfig {
+  std::vector<std::string> options;  // of mpirun
+  void bind(config::Binder& binder);
+};
+
+// For `launcher: slurm`.
+struct SlurmConfig {
+  std::string partition;
+  std::vector<std::string> options;  // of sbatch
+  void bind(config::Binder& binder);
+};
+
+struct OptimiseConfig {
+  std::string goal;
+  std::optional<Duration> period;
+  std::vector<std::string> candidates;
+  void bind(config::Binder& binder);
+};
+
+}  // namespace lockstep::launch
