@@ -16,15 +16,6 @@
 namespace lockstep::collective {
 namespace {
 
-constexpr DataType kTypes[] = {
-    DataType::kFloat32,
-    DataType::kBFloat16,
-    DataType::kFloat64,
-    DataType::kInt32,
-    DataType::kInt64,
-    DataType::kUint8};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax};
-
 // Small whole numbers: every type and every order of summation is exact.
 std::vector<std::byte>
 make_values(DataType type, size_t count, int rank, unsigned seed) {
@@ -166,8 +157,8 @@ class Group : public testing::TestWithParam<std::tuple<Mode, int>> {
 TEST_P(Group, EveryOperationTypeAndOp) {
   run_group(group(), [](Communicator& c) {
     unsigned seed = 0;
-    for (const DataType type : kTypes) {
-      for (const ReduceOp op : kOps) {
+    for (const DataType type : kAllTypes) {
+      for (const ReduceOp op : kAllOps) {
         for (const size_t count : {0, 1, 3, 7, 1023}) {
           for (const Kind kind :
                {Kind::kAllReduce,
@@ -305,8 +296,8 @@ TEST_P(Group, RandomSequences) {
     std::vector<std::vector<std::byte>> kept;
     for (unsigned i = 0; i < 120; ++i) {
       const auto kind = static_cast<Kind>(shared() % 5);
-      const DataType type = kTypes[shared() % 6];
-      const ReduceOp op = kOps[shared() % 3];
+      const DataType type = kAllTypes[shared() % 6];
+      const ReduceOp op = kAllOps[shared() % 3];
       const size_t count = shared() % (i % 10 == 0 ? 100000 : 500);
       const int root = static_cast<int>(shared()) & 0xff % c.size();
       if (shared() % 4 == 0) {

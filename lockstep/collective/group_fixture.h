@@ -11,6 +11,18 @@
 
 namespace lockstep::collective {
 
+inline constexpr DataType kAllTypes[] = {
+    DataType::kFloat32,
+    DataType::kBFloat16,
+    DataType::kFloat64,
+    DataType::kInt32,
+    DataType::kInt64,
+    DataType::kUint8};
+inline constexpr ReduceOp kAllOps[] = {
+    ReduceOp::kSum,
+    ReduceOp::kMin,
+    ReduceOp::kMax};
+
 enum class Mode {
   kThreads,    // one host
   kProcesses,  // one host
@@ -24,7 +36,7 @@ struct GroupCase {
   Mode mode = Mode::kThreads;
   int size = 2;
   Duration timeout = std::chrono::seconds(60);
-  std::string key_of_last;  // not empty: the last rank holds another key
+  std::string key_of_last{};  // not empty: the last rank holds another key
 };
 
 using Body = std::function<void(Communicator& communicator)>;

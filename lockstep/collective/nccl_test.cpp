@@ -9,18 +9,11 @@
 #include <functional>
 #include <thread>
 
+#include "lockstep/collective/group_fixture.h"
 #include "lockstep/wire/rendezvous.h"
 
 namespace lockstep::collective {
 namespace {
-
-constexpr DataType kTypes[] = {
-    DataType::kFloat32,
-    DataType::kBFloat16,
-    DataType::kFloat64,
-    DataType::kInt32,
-    DataType::kInt64,
-    DataType::kUint8};
 
 class Nccl : public testing::Test {
  protected:
@@ -50,7 +43,7 @@ std::vector<uint8_t> pattern(size_t bytes) {
 
 // Every operation, blocking and not; a group of one leaves the data as it is.
 void run_all(Communicator& group, void* data, size_t count, DataType type) {
-  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+  for (const ReduceOp op : kAllOps) {
     group.all_reduce(data, count, type, op);
     group.reduce_scatter(data, count, type, op);
     group.all_reduce_async(data, count, type, op).wait();
@@ -70,7 +63,7 @@ TEST_F(Nccl, GroupOfOneTakesHostMemory) {
   const auto group = make_group_of_one();
   EXPECT_EQ(group->name(), "nccl");
   EXPECT_TRUE(group->takes_device_memory());
-  for (const DataType type : kTypes) {
+  for (const DataType type : kAllTypes) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{4099}}) {
       const auto expected = pattern(count * size_of(type));
       auto data = expected;
@@ -82,7 +75,7 @@ TEST_F(Nccl, GroupOfOneTakesHostMemory) {
 
 TEST_F(Nccl, GroupOfOneTakesItsOwnBuffers) {
   const auto group = make_group_of_one();
-  for (const DataType type : kTypes) {
+  for (const DataType type : kAllTypes) {
     const size_t count = 4099;
     const size_t bytes = count * size_of(type);
     const Buffer buffer = group->allocate(bytes);

@@ -17,60 +17,10 @@ namespace {
 
 constexpr size_t kDirectBytes = 64 << 10;  // sent by a host in all
 constexpr size_t kSegment = 256 << 10;     // of one system call
-constexpr size_t kBlock = 256 << 10;       // of one round, for each host
 constexpr double kSpinSeconds = 50e-6;
 constexpr Duration kReasonPatience = std::chrono::milliseconds(50);
 
-size_t bytes_of(const Extents& extents) {
-  size_t bytes = 0;
-  for (const Extent& extent : extents) {
-    bytes += extent.bytes;
-  }
-  return bytes;
-}
-
-// The contiguous bytes at a position within some extents.
-Extent at_position(const Extents& extents, size_t position) {
-  for (const Extent& extent : extents) {
-    if (position < extent.bytes) {
-      return {extent.offset + position, extent.bytes - position};
-    }
-    position -= extent.bytes;
-  }
-  return {};
-}
-
 }  // namespace
-
-// A stream of steps. In each, a part is sent to the next host and one received
-// from the previous; the part sent in a step that is not `fresh` is the one
-// received in the step before, so it can be sent as far as that has come.
-struct Ring::Plan {
-  struct Step {
-    Extents extents;
-    bool fresh = false;   // of a send: needs nothing received
-    bool reduce = false;  // of a receive
-    size_t bytes = 0;
-    size_t after = 0;  // of a send: the receive that it passes on
-  };
-  std::byte* data = nullptr;
-  DataType type = DataType::kUint8;
-  ReduceOp op = ReduceOp::kSum;
-  std::vector<Step> sends;
-  std::vector<Step> receives;
-
-  void send(Extents extents, bool fresh) {
-    Step step{std::move(extents), fresh, false, 0, 0};
-    step.bytes = bytes_of(step.extents);
-    step.after = receives.empty() ? 0 : receives.size() - 1;
-    sends.push_back(std::move(step));
-  }
-  void receive(Extents extents, bool reduce) {
-    Step step{std::move(extents), false, reduce, 0, 0};
-    step.bytes = bytes_of(step.extents);
-    receives.push_back(std::move(step));
-  }
-};
 
 // Patience of one call: spins, then polls until the deadline.
 class Ring::Waiter {
@@ -324,7 +274,7 @@ void Ring::meet_and_reduce(const Operation& operation, std::byte* data) {
   std::memcpy(data, output, bytes);
 }
 
-void Ring::pump(const Plan& plan) {
+void Ring::pump(std::byte* data, const RingPlan& plan) {
   const int next = (index_ + 1) % size_;
   const int previous = (index_ + size_ - 1) % size_;
   const size_t element = size_of(plan.type);
@@ -356,7 +306,7 @@ void Ring::pump(const Plan& plan) {
     }
     size_t allowed = 0;
     if (sending < plan.sends.size()) {
-      const Plan::Step& step = plan.sends[sending];
+      const RingPlan::Step& step = plan.sends[sending];
       const size_t end = step.fresh || receiving > step.after ? step.bytes
                          : receiving == step.after            ? received
                                                               : 0;
@@ -365,20 +315,18 @@ void Ring::pump(const Plan& plan) {
         const Extent piece = at_position(step.extents, sent);
         const size_t now = send_some(
             next,
-            plan.data + piece.offset,
+            data + piece.offset,
             std::min({allowed, piece.bytes, kSegment}));
         sent += now;
         moved = now > 0;
       }
     }
     if (receiving < plan.receives.size()) {
-      const Plan::Step& step = plan.receives[receiving];
+      const RingPlan::Step& step = plan.receives[receiving];
       const Extent piece = at_position(step.extents, received);
       if (!step.reduce) {
         const size_t now = receive_some(
-            previous,
-            plan.data + piece.offset,
-            std::min(piece.bytes, kSegment));
+            previous, data + piece.offset, std::min(piece.bytes, kSegment));
         received += now;
         moved = moved || now > 0;
       } else {
@@ -387,7 +335,7 @@ void Ring::pump(const Plan& plan) {
         if (now > 0) {
           moved = true;
           const size_t whole = (held + now) / element;
-          std::byte* own = plan.data + piece.offset;
+          std::byte* own = data + piece.offset;
           // In the order of the ring: what came first, then ours.
           const void* inputs[] = {buffer, own};
           void* output = own;
@@ -427,28 +375,7 @@ void Ring::all_reduce(
     size_t count,
     DataType type,
     ReduceOp op) {
-  const size_t element = size_of(type);
-  const auto num = static_cast<size_t>(size_);
-  Plan plan{data, type, op, {}, {}};
-  // Blocks, each reduced and gathered before the next: its bytes are sent on
-  // while they are still in the cache.
-  const size_t block = kBlock / element * num;
-  for (size_t begin = 0; begin < count; begin += block) {
-    const size_t length = std::min(block, count - begin);
-    const size_t line = 64 / element;
-    const size_t each = ((length + num - 1) / num + line - 1) / line * line;
-    const auto part = [&](int host) {
-      const auto i = static_cast<size_t>((host % size_ + size_) % size_);
-      const size_t from = std::min(each * i, length);
-      const size_t to = std::min(from + each, length);
-      return Extents{{(begin + from) * element, (to - from) * element}};
-    };
-    for (int step = 0; step < 2 * (size_ - 1); ++step) {
-      plan.send(part(index_ - step), step == 0);
-      plan.receive(part(index_ - step - 1), step < size_ - 1);
-    }
-  }
-  pump(plan);
+  pump(data, plan_all_reduce({index_, size_}, count, type, op));
 }
 
 void Ring::reduce_scatter(
@@ -456,40 +383,15 @@ void Ring::reduce_scatter(
     const std::vector<Extents>& parts,
     DataType type,
     ReduceOp op) {
-  Plan plan{data, type, op, {}, {}};
-  const auto part = [&](int host) -> const Extents& {
-    return parts[static_cast<size_t>((host % size_ + size_) % size_)];
-  };
-  for (int step = 0; step < size_ - 1; ++step) {
-    plan.send(part(index_ - step - 1), step == 0);
-    plan.receive(part(index_ - step - 2), true);
-  }
-  pump(plan);
+  pump(data, plan_reduce_scatter({index_, size_}, parts, type, op));
 }
 
 void Ring::all_gather(std::byte* data, const std::vector<Extents>& parts) {
-  Plan plan{data, DataType::kUint8, ReduceOp::kSum, {}, {}};
-  const auto part = [&](int host) -> const Extents& {
-    return parts[static_cast<size_t>((host % size_ + size_) % size_)];
-  };
-  for (int step = 0; step < size_ - 1; ++step) {
-    plan.send(part(index_ - step), step == 0);
-    plan.receive(part(index_ - step - 1), false);
-  }
-  pump(plan);
+  pump(data, plan_all_gather({index_, size_}, parts));
 }
 
 void Ring::broadcast(std::byte* data, size_t bytes, int root_host) {
-  Plan plan{data, DataType::kUint8, ReduceOp::kSum, {}, {}};
-  const Extents all = {{0, bytes}};
-  const int distance = (index_ - root_host + size_) % size_;
-  if (distance > 0) {
-    plan.receive(all, false);
-  }
-  if (distance < size_ - 1) {
-    plan.send(all, distance == 0);
-  }
-  pump(plan);
+  pump(data, plan_broadcast({index_, size_}, bytes, root_host));
 }
 
 }  // namespace lockstep::collective

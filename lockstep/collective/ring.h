@@ -8,24 +8,19 @@
 // a time. Fails (throws CollectiveError) when the deadline passes, a peer is
 // gone or the group is aborted.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "lockstep/collective/failure.h"
 #include "lockstep/collective/operation.h"
-#include "lockstep/collective/shared_group.h"
+#include "lockstep/collective/ring_plan.h"
 #include "lockstep/os/socket.h"
 
 namespace lockstep::collective {
-
-struct Extent {
-  size_t offset = 0;
-  size_t bytes = 0;
-};
-// What belongs to one host.
-using Extents = std::vector<Extent>;
 
 struct RingOptions {
   int index = 0;                                       // of this host
@@ -73,9 +68,8 @@ class Ring {
     uint64_t signature;
     uint64_t count;
   };
-  struct Plan;
   void exchange(std::byte* payload, size_t bytes);
-  void pump(const Plan& plan);
+  void pump(std::byte* data, const RingPlan& plan);
   size_t send_some(int host, const std::byte* data, size_t bytes);
   size_t receive_some(int host, std::byte* data, size_t bytes);
   void check(const Header& header, int host);

@@ -17,20 +17,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "lockstep/collective/communicator.h"
+#include "lockstep/collective/failure.h"
 #include "lockstep/collective/operation.h"
 #include "lockstep/collective/shared_memory.h"
 
 namespace lockstep::collective {
-
-// Why a group is dead.
-struct Failure {
-  std::string reason;
-  std::vector<int> ranks;
-};
 
 struct SharedGroupOptions {
   int index = 0;

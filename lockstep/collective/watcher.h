@@ -9,10 +9,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "lockstep/collective/shared_group.h"
+#include "lockstep/collective/failure.h"
 #include "lockstep/os/descriptor.h"
 #include "lockstep/os/socket.h"
 
