@@ -92,16 +92,17 @@ class Live:
 
         wait_for(ready, "all ranks are ready")
 
-    def agent(self, alias):
-        found = self.hosts.processes(alias, "lockstep")
-        return next(pid for pid, line in found if re.search(r"lockstep agent", line))
-
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
         self.reader.join()
         self.process.stdout.close()
+
+
+def agents(hosts, alias):
+    found = hosts.processes(alias, "lockstep")
+    return [pid for pid, line in found if re.search(r"lockstep agent", line)]
 
 
 def is_alive(pid):
@@ -115,6 +116,8 @@ def is_alive(pid):
 def measure_case(hosts, folder, how, act, verdict, watched):
     """Seconds from the act to the verdict, and to the end of the last of the
     watched ranks (a function of the run that gives pids)."""
+    # Of the last run: one that was cut off looks for its head for a while.
+    wait_for(lambda: not any(agents(hosts, name) for name in hosts.names), "no agent is left")
     live = Live(hosts, folder, how)
     try:
         live.wait_ready()
@@ -145,7 +148,7 @@ def kill_rank(live):
 
 def signal_agent(number):
     def act(live):
-        victim = live.agent("n3")
+        [victim] = agents(live.hosts, "n3")
         begun = time.monotonic()
         os.kill(victim, number)
         act.victim = victim

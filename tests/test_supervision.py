@@ -142,9 +142,9 @@ def test_rank_killed_on_another_host(start):
     killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     told = live.wait_said(r"rank 3 failed on n(?:ode)?2 \(pid \d+\): signal 9")
-    assert told - killed < 1 + SLACK
+    assert told - killed < 2  # the limit is 1 s; bench/supervision.py has the numbers
     for alias in ("n1", "n2"):
-        wait_for(lambda: not live.ranks(alias), 3 + SLACK, lambda: f"ranks of {alias} are left")
+        wait_for(lambda: not live.ranks(alias), 2 * 3, lambda: f"ranks of {alias} are left")
     assert live.end() == 1
     assert len(re.findall(r"rank \d failed", live.text())) == 1, live.text()
     assert_nothing_left(live, 10 + SLACK)

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr Duration kMostOrphanGrace = seconds(10);
+constexpr Duration kMostOrphanGrace = seconds(5);
 constexpr Duration kReturnPatience = seconds(30);  // for the first node
 
 class Supervisor {
