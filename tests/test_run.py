@@ -309,7 +309,7 @@ def test_mistyped_key_has_its_line(control):
     [
         ("resources: {cluster: a}\n", "resources.cluster: running on clusters"),
         ("resources: {cloud: aws}\n", "resources.cloud"),
-        ("file_mounts: {a: 's3://b'}\n", "file_mounts"),
+        ("outputs: s3://bucket/runs\n", "outputs"),
     ],
 )
 def test_what_is_not_there_yet_is_refused(control, text, words):

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import subprocess
+import tarfile
 import threading
 import time
 import urllib.parse
@@ -18,6 +19,7 @@ import botocore.awsrequest
 import botocore.credentials
 import pytest
 
+from control import Control
 from fault_proxy import INTERNAL, SLOW_DOWN, FaultProxy
 from testbed_s3 import ALL, REGION, Probe, Store
 
@@ -664,3 +666,57 @@ def test_no_credentials_says_where_it_looked(store, tmp_path):
     assert done.returncode == 1
     for place in ("AWS_ACCESS_KEY_ID (not set)", "/nonexistent/credentials", "aws configure"):
         assert place in done.stderr
+
+
+# Mounts.
+
+
+@pytest.fixture
+def control(store, proxy, tmp_path):
+    control = Control(tmp_path)
+    control.environment.update(store.probe().environment)
+    control.environment["HOME"] = str(tmp_path)
+    control.environment["LOCKSTEP_HOME"] = str(tmp_path / "home")
+    return control
+
+
+def test_a_run_mounts_from_the_store(control, proxy, witness, tmp_path):
+    """An object, an archive that is unpacked, and a folder of objects."""
+    archive = tmp_path / "set.tar.gz"
+    with tarfile.open(archive, "w:gz") as out:
+        out.add(write(tmp_path / "inside", b"packed\n"), "deep/inside")
+    witness.upload_file(str(archive), "bucket", "mounts/set.tar.gz")
+    witness.put_object(Bucket="bucket", Key="mounts/one.txt", Body=b"single\n")
+    for i in range(3):
+        witness.put_object(Bucket="bucket", Key=f"mounts/tree/d/{i}", Body=b"%d\n" % i)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "job.yaml").write_text(
+        "workdir: work\n"
+        "run: cat one set/deep/inside tree/d/0 tree/d/1 tree/d/2 > $LOCKSTEP_RUN_DIR/seen\n"
+        "file_mounts:\n  one: s3://bucket/mounts/one.txt\n"
+        "  set: s3://bucket/mounts/set.tar.gz\n  tree: s3://bucket/mounts/tree\n"
+    )
+
+    def seen():
+        result = control.call("run", "job.yaml", timeout=120)
+        assert result.returncode == 0, result.stderr
+        runs = sorted(tmp_path.rglob("seen"), key=lambda p: p.stat().st_mtime)
+        return runs[-1].read_text().split()
+
+    assert seen() == ["single", "packed", "0", "1", "2"]
+    proxy.clear()
+    assert seen() == ["single", "packed", "0", "1", "2"]
+    assert proxy.count("GET", "mounts/") == 0  # nothing is fetched twice
+    witness.put_object(Bucket="bucket", Key="mounts/tree/d/1", Body=b"new\n")
+    witness.put_object(Bucket="bucket", Key="mounts/one.txt", Body=b"changed\n")
+    assert seen() == ["changed", "packed", "0", "new", "2"]
+
+
+def test_a_mount_that_is_not_there(control, tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "run: 'true'\nfile_mounts: {data: 's3://bucket/no/such/thing'}\n"
+    )
+    result = control.call("run", "job.yaml", timeout=120)
+    assert result.returncode != 0
+    assert "file_mounts.data" in result.stderr
+    assert "there is nothing below s3://bucket/no/such/thing" in result.stderr

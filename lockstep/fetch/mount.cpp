@@ -15,6 +15,7 @@
 #include "lockstep/fetch/archive.h"
 #include "lockstep/fetch/checksum.h"
 #include "lockstep/fetch/http.h"
+#include "lockstep/fetch/s3.h"
 #include "lockstep/os/descriptor.h"
 
 namespace lockstep::fetch {
@@ -82,6 +83,33 @@ class Copies {
   const os::Path& newest() const { return newest_; }
   const std::string& validator() const { return validator_; }
   os::Path download_path() const { return folder_ / ".download"; }
+  // A folder that is fetched again and again; what is in it moves once.
+  os::Path tree_path() const { return folder_ / ".tree"; }
+
+  // Makes what the tree holds now a version, by links to its files: a fetch
+  // replaces files and never writes into them.
+  Result<os::Path> add_tree(const std::string& content) {
+    const std::string version = short_hash(content);
+    const os::Path place = folder_ / version;
+    std::error_code error;
+    if (!fs::exists(place, error)) {
+      const os::Path made = folder_ / ("." + version);
+      fs::remove_all(made, error);
+      fs::copy(
+          tree_path(),
+          made,
+          fs::copy_options::recursive | fs::copy_options::create_hard_links,
+          error);
+      if (!error) {
+        fs::rename(made, place, error);
+      }
+      if (error) {
+        return os_error(
+            fmt::format("cannot make {}", place.string()), error.value());
+      }
+    }
+    return keep(place, "");
+  }
 
   // Makes the file a version: unpacked where it is an archive, else under
   // `name`. The file itself is moved when it is the download.
@@ -111,10 +139,15 @@ class Copies {
             fmt::format("cannot make {}", place.string()), error.value());
       }
     }
-    newest_ = is_archive(name) ? place : place / name;
     if (file == download_path()) {
       fs::remove(file, error);
     }
+    return keep(is_archive(name) ? place : place / name, validator);
+  }
+
+ private:
+  Result<os::Path> keep(const os::Path& place, const std::string& validator) {
+    newest_ = place;
     LOCKSTEP_TRY(
         os::real_files().write_atomic(
             note(),
@@ -125,7 +158,6 @@ class Copies {
     return newest_;
   }
 
- private:
   os::Path note() const { return folder_ / ".newest"; }
 
   void read_note() {
@@ -215,6 +247,68 @@ Result<os::Path> downloaded(const MountOptions& options) {
   return copies.add(copies.download_path(), name, done->validator);
 }
 
+// A name of all that was fetched into a folder: from its list, the times of
+// change left out.
+Result<std::string> content_of(const os::Path& tree) {
+  LOCKSTEP_ASSIGN(
+      const std::string text,
+      os::real_files().read(tree.string() + ".fetched"));
+  std::string content;
+  for (const std::string& line : lines_of(text)) {
+    const size_t etag = line.find(' ');
+    const size_t name = line.rfind(' ');
+    if (etag != std::string::npos) {
+      content += line.substr(0, etag) + line.substr(name) + "\n";
+    }
+  }
+  return content;
+}
+
+Result<os::Path> from_store(const MountOptions& options) {
+  LOCKSTEP_ASSIGN(const S3Address address, parse_s3_address(options.source));
+  const std::string name = name_in(options.source);
+  LOCKSTEP_TRY(check_kind(name));
+  S3Options store;
+  LOCKSTEP_ASSIGN(store.client.settings, load_settings());
+  store.client.say = options.say;
+  S3 s3(std::move(store));
+  LOCKSTEP_ASSIGN(Copies copies, Copies::open(options));
+  const auto fetch_it = [&]() -> Result<os::Path> {
+    if (!address.key.empty() && !address.key.ends_with('/')) {
+      const auto object = s3.head(address);
+      if (object && !object->etag.empty() &&
+          object->etag == copies.validator()) {
+        return copies.newest();
+      }
+      if (object) {
+        LOCKSTEP_TRY(s3.download(address, copies.download_path()));
+        return copies.add(copies.download_path(), name, object->etag);
+      }
+      // No object of that name: it may be a folder of them.
+      if (object.error().code() != ErrorCode::kNotFound) {
+        return object.error();
+      }
+    }
+    LOCKSTEP_TRY(s3.download_folder(address, copies.tree_path()));
+    LOCKSTEP_ASSIGN(const std::string content, content_of(copies.tree_path()));
+    return copies.add_tree(content);
+  };
+  if (copies.newest().empty() && options.say) {
+    options.say(fmt::format("fetching {}", options.source));
+  }
+  auto place = fetch_it();
+  if (!place && place.error().retry() && !copies.newest().empty()) {
+    if (options.say) {
+      options.say(
+          fmt::format(
+              "{}; the copy that was fetched before is used",
+              place.error().to_string()));
+    }
+    return copies.newest();
+  }
+  return place;
+}
+
 }  // namespace
 
 std::string scheme_of(const std::string& source) {
@@ -242,10 +336,14 @@ Result<os::Path> resolve_mount(const MountOptions& options) {
   if (scheme == "http" || scheme == "https") {
     return downloaded(options);
   }
+  if (scheme == "s3") {
+    return from_store(options);
+  }
   return Error(
       ErrorCode::kInvalidInput,
       fmt::format(
-          "{}: '{}://' is not known; accepted: a path, https://, http://",
+          "{}: '{}://' is not known; accepted: a path, https://, http://, "
+          "s3://",
           options.source,
           scheme));
 }

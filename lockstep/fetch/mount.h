@@ -9,7 +9,8 @@
 // fetches of one source wait for each other (a lock file).
 //
 // Schemes: none or file:// (a path; ~/ is the home), http:// and https://
-// (http.h). A further one is one more function in mount.cpp.
+// (http.h), s3:// (s3.h; an object, or all objects below a name as a folder).
+// A further one is one more function in mount.cpp.
 
 #include <functional>
 #include <string>

@@ -152,9 +152,6 @@ Result<void> check_supported(const Job& job) {
   refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
   refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
   refuse(!resources.image_id.empty(), "resources.image_id", cloud);
-  for (const auto& [name, source] : job.file_mounts) {
-    refuse(source.starts_with("s3://"), "file_mounts", "mounting from S3");
-  }
   refuse(!job.outputs.empty(), "outputs", "storing outputs elsewhere");
   refuse(
       !job.optimise.goal.empty() || job.optimise.period ||

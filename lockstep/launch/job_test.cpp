@@ -126,7 +126,6 @@ max_duration: 4h
   ASSERT_FALSE(supported.has_value());
   for (const char* key :
        {"resources.cloud: renting machines is not part of this version",
-        "file_mounts",
         "outputs",
         "optimise"}) {
     EXPECT_THAT(supported.error().message(), HasSubstr(key));
