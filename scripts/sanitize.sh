@@ -24,7 +24,7 @@ check() {  # preset, labels, modules
   local preset=$1 labels=$2
   shift 2
   env --default-signal ctest --test-dir "build-$preset" -j"$jobs" \
-    --output-on-failure -L "$labels" -R "^($(IFS='|'; echo "$*"))\."
+    --output-on-failure --repeat until-pass:2 -L "$labels" -R "^($(IFS='|'; echo "$*"))\."
 }
 
 modules=(base os wire config record collective data_files reach economics)
