@@ -294,12 +294,6 @@ Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
 
 }  // namespace
 
-const std::string& HttpResponse::header(const std::string& name) const {
-  static const std::string none;
-  const auto found = headers.find(name);
-  return found == headers.end() ? none : found->second;
-}
-
 HttpTransport& real_transport() {
   // Never destroyed: threads may still be in an exchange when main returns.
   static auto* transport = new CurlTransport;

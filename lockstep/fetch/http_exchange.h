@@ -49,7 +49,11 @@ struct HttpResponse {
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // empty where a sink took it
   // Empty when the header is absent.
-  const std::string& header(const std::string& lower_case_name) const;
+  const std::string& header(const std::string& lower_case_name) const {
+    static const std::string none;
+    const auto found = headers.find(lower_case_name);
+    return found == headers.end() ? none : found->second;
+  }
 };
 
 class HttpTransport {
