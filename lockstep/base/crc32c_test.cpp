@@ -31,7 +31,7 @@ TEST(Crc32c, PiecesOneAfterTheOther) {
 
 TEST(Crc32c, LargePiecesAreReadInThirds) {
   std::string text;
-  for (int i = 0; i < 200000; ++i) {
+  for (uint32_t i = 0; i < 200000; ++i) {
     text += static_cast<char>(i * i >> 3);
   }
   for (const size_t size : {65535UL, 65536UL, 65537UL, 98304UL, 199999UL}) {
