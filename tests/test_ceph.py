@@ -12,11 +12,6 @@ from fault_proxy import FaultProxy
 MIB = 1 << 20
 PART = 5 * MIB
 
-pytestmark = pytest.mark.skipif(
-    bool(testbed_ceph.missing()),
-    reason=f"not installed: {' '.join(testbed_ceph.missing())}",
-)
-
 
 @pytest.fixture(scope="module")
 def ceph():

@@ -16,8 +16,7 @@ from testbed_slurm import Slurm, needs_slurm
 from trainer import TRAIN, VIT
 
 pytestmark = needs_root
-needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI")
-LAUNCHERS = ["ssh", pytest.param("mpi", marks=needs_mpi)]
+LAUNCHERS = ["ssh", "mpi"]
 IMAGE = "{{image: tools, engine: {}}}"
 TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", TRAIN)
 
@@ -172,8 +171,6 @@ def test_a_host_that_was_cut_off_ends_its_container(control, bed):
         bed.hosts.restore("n2")
 
 
-@needs_mpi
-@pytest.mark.skipif(not os.path.exists(TRAINER), reason="no lockstep-train")
 def test_a_real_mpi_program_in_containers(control, bed):
     """The trainer with the `mpi` collective; this machine's libraries stand for
     those of an image."""

@@ -4,7 +4,6 @@ It checks signatures, parts and conditions as a store in earnest does. All of
 it lives in one folder, on loopback, and ends by process id.
 """
 
-import shutil
 import socket
 import subprocess
 import uuid
@@ -15,7 +14,6 @@ import botocore.config
 from testbed import Bed, wait_for
 from testbed_s3 import Probe
 
-PROGRAMS = ["ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph"]
 REGION = "default"
 KEY, SECRET = "CEPHKEY0123456789", "cephsecret/with+signs=0123456789"
 
@@ -51,10 +49,6 @@ rgw_rados_pool_pg_num_min = 1
 rgw_run_sync_thread = false
 rgw_enable_usage_log = false
 """
-
-
-def missing():
-    return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 def free_ports(count):
