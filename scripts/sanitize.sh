@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 jobs=$(nproc)
 
 # Sources of these are compiled together, which takes a third of the time.
-together="reach;launch;commands"
+together="reach;fetch;cloud;launch;commands"
 
 build() {  # preset, targets
   local preset=$1
@@ -27,10 +27,12 @@ check() {  # preset, labels, modules
     --output-on-failure --repeat until-pass:2 -L "$labels" -R "^($(IFS='|'; echo "$*"))\."
 }
 
-modules=(base os wire config record collective data_files reach economics)
+modules=(base os wire config record collective data_files reach economics
+  fetch cloud launch commands)
 build asan "${modules[@]/%/_test}" fuzzers
 check asan 'unit|fuzz' "${modules[@]}" fuzz
 
-threaded=(os wire record collective data_files reach economics)
+threaded=(os wire record collective data_files reach economics fetch cloud
+  launch commands)
 build tsan "${threaded[@]/%/_test}"
 check tsan unit "${threaded[@]}"

@@ -1,5 +1,6 @@
 """Runs on other hosts through ssh: four real sshd in namespaces."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -509,9 +510,30 @@ def test_a_mistyped_key_of_the_trainer_starts_nothing(hosts, control):
     assert not control.runs()
 
 
+@contextlib.contextmanager
+def without_libtorch(hosts, names):
+    """The hosts see an empty folder where this machine has LibTorch."""
+    listed = subprocess.run(["ldd", TRAINER], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"libtorch_cpu\.so => (\S+)", listed)
+    folder = os.path.dirname(os.path.realpath(found.group(1)))
+    for name in names:
+        hosts.ssh(name, f"mount -t tmpfs none {folder}")
+        assert hosts.ssh(name, f"ls {folder}") == ""
+    try:
+        yield
+    finally:
+        for name in names:
+            hosts.ssh(name, f"umount -l {folder}")
+
+
 @needs_trainer
 def test_the_trainer_on_two_hosts(hosts, control):
-    """Over the TCP ring; what it left is here at the end."""
+    """Over the TCP ring; LibTorch travels; what it left is here at the end."""
+    with without_libtorch(hosts, ["n1", "n2"]):
+        check_the_trainer(hosts, control)
+
+
+def check_the_trainer(hosts, control):
     job = control.folder / "tiny.yaml"
     job.write_text(TRAIN)
     here = {"LOCKSTEP_TRAINER_BIN": TRAINER}

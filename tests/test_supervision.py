@@ -506,8 +506,7 @@ def test_interrupt_while_it_starts(start, hosts, control, where):
         assert time.monotonic() - interrupted < 5 + SLACK
         assert live.said("interrupted before the run began"), live.text()
         wait_for(lambda: not own_ssh(control), 10, lambda: own_ssh(control))
-        # An agent that reaches nobody knocks for 20 s.
-        assert_nothing_left(live, 20 + 2 * SLACK)
+        assert_nothing_left(live, 3 + SLACK)
         assert not control.runs()
     finally:
         hosts.drop_nothing("n1")

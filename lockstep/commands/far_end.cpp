@@ -10,9 +10,11 @@
 namespace lockstep::commands {
 
 int far_end_main() {
-  reach::Handlers handlers = launch::node_verbs(own_program());
-  handlers.merge(launch::run_verbs());
-  return reach::serve_far_end(handlers);
+  return reach::serve_far_end([](int caller) {
+    reach::Handlers handlers = launch::node_verbs(own_program(), caller);
+    handlers.merge(launch::run_verbs());
+    return handlers;
+  });
 }
 
 }  // namespace lockstep::commands

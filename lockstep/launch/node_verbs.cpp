@@ -16,9 +16,6 @@ using std::chrono::seconds;
 
 constexpr Duration kHeadPatience = seconds(30);
 constexpr Duration kAgentPatience = seconds(60);
-// Of the standard streams a far end leaves this one as ssh gave it: it breaks
-// when the session does.
-constexpr int kCaller = STDERR_FILENO;
 
 Result<json> check(const json& request) {
   LOCKSTEP_TRY(check_program(
@@ -39,26 +36,28 @@ Result<json> mount(const json& request) {
   return json{{"path", place.string()}};
 }
 
-Result<json> start_head(const os::Path& program, const json& request) {
+Result<json>
+start_head(const os::Path& program, int caller, const json& request) {
   LOCKSTEP_ASSIGN(
       const std::string line,
       start_detached(
           {program.string(), "head"},
           request.at("spec").get<std::string>(),
           os::Deadline::after(kHeadPatience),
-          kCaller));
+          caller));
   LOCKSTEP_ASSIGN(const HeadAnswer answer, parse_head_line(line));
   return json{{"port", answer.port}, {"addresses", answer.addresses}};
 }
 
-Result<json> start_agent(const os::Path& program, const json& request) {
+Result<json>
+start_agent(const os::Path& program, int caller, const json& request) {
   LOCKSTEP_ASSIGN(
       const std::string line,
       start_detached(
           {program.string(), "agent"},
           request.at("spec").get<std::string>(),
           os::Deadline::after(kAgentPatience),
-          kCaller));
+          caller));
   if (line.starts_with("joined")) {
     return json::object();
   }
@@ -88,16 +87,16 @@ Result<HeadAnswer> parse_head_line(const std::string& line) {
                                 : fmt::format("the head said '{}'", line));
 }
 
-reach::Handlers node_verbs(os::Path own_program) {
+reach::Handlers node_verbs(os::Path own_program, int caller) {
   return {
       {"check", check},
       {"mount", mount},
       {"head",
-       [own_program](const json& request) {
-         return start_head(own_program, request);
+       [own_program, caller](const json& request) {
+         return start_head(own_program, caller, request);
        }},
-      {"agent", [own_program](const json& request) {
-         return start_agent(own_program, request);
+      {"agent", [own_program, caller](const json& request) {
+         return start_agent(own_program, caller, request);
        }}};
 }
 

@@ -18,8 +18,9 @@
 
 namespace lockstep::launch {
 
-// `own_program` is the lockstep binary on that node.
-reach::Handlers node_verbs(os::Path own_program);
+// `own_program` is the lockstep binary on that node; `caller` ends when whoever
+// asks is gone (reach/far_end.h), and what it asked for is given up.
+reach::Handlers node_verbs(os::Path own_program, int caller);
 
 // What a head says when it listens: "listening PORT address ...".
 struct HeadAnswer {

@@ -60,12 +60,12 @@ TEST_F(ChannelTest, CarriesAStartWithBytesThatAreNotText) {
   StartRequest request;
   request.stop_signal = 10;
   request.orphan_grace = seconds(3);
-  request.commands.push_back(
-      {.rank = 3,
-       .argv = {"x", "\xff\xfe"},
-       .environment = {{"A", "\x80"}},
-       .directory = "/d",
-       .log = "/l"});
+  RankCommand& command = request.commands.emplace_back();
+  command.rank = 3;
+  command.argv = {"x", "\xff\xfe"};
+  command.environment = {{"A", "\x80"}};
+  command.directory = "/d";
+  command.log = "/l";
   ASSERT_TRUE(left_->send(encode_start(request)).has_value());
   std::vector<nlohmann::json> messages;
   ASSERT_TRUE(right_->receive(messages).has_value());

@@ -72,7 +72,7 @@ Result<json> answer(const Handlers& handlers, const Request& request) {
 
 }  // namespace
 
-int serve_far_end(const Handlers& more) {
+int serve_far_end(const MoreHandlers& more) {
   std::signal(SIGPIPE, SIG_IGN);
   // Frames have descriptors of their own; what a handler prints by mistake
   // goes to standard error and cannot get between them.
@@ -100,7 +100,7 @@ int serve_far_end(const Handlers& more) {
   Handlers handlers = own_handlers(home, files, input);
   Probes probes;
   probes.add_to(handlers);
-  for (const auto& [verb, handler] : more) {
+  for (const auto& [verb, handler] : more(input)) {
     handlers[verb] = handler;
   }
   while (true) {

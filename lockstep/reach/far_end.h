@@ -31,7 +31,11 @@ inline constexpr size_t kPiece = 1 << 20;
 using Handler = std::function<Result<nlohmann::json>(const nlohmann::json&)>;
 using Handlers = std::map<std::string, Handler>;
 
+// Verbs of other modules. `caller` ends (poll: POLLRDHUP or POLLHUP) when the
+// session does: a verb that takes long gives up then.
+using MoreHandlers = std::function<Handlers(int caller)>;
+
 // Serves standard input and output until it ends; the exit code.
-int serve_far_end(const Handlers& more);
+int serve_far_end(const MoreHandlers& more);
 
 }  // namespace lockstep::reach

@@ -110,26 +110,30 @@ std::string NearAndFar::read(const os::Path& path) const {
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "far-end") == 0) {
     using nlohmann::json;
-    return lockstep::reach::serve_far_end(
-        {{"echo",
-          [](const json& request) -> lockstep::Result<json> {
-            std::puts("printed by mistake");
-            return request;
-          }},
-         {"fail",
-          [](const json&) -> lockstep::Result<json> {
-            return lockstep::Error(
-                       lockstep::ErrorCode::kNoSpace, "the disk is full")
-                .with_fix("buy another")
-                .with_context("writing x");
-          }},
-         {"take",
-          [](const json&) -> lockstep::Result<json> { return json::object(); }},
-         {"throw",
-          [](const json& request) -> lockstep::Result<json> {
-            return request.at("not there");
-          }},
-         {"die", [](const json&) -> lockstep::Result<json> { ::_exit(9); }}});
+    return lockstep::reach::serve_far_end([](int) {
+      return lockstep::reach::Handlers{
+          {"echo",
+           [](const json& request) -> lockstep::Result<json> {
+             std::puts("printed by mistake");
+             return request;
+           }},
+          {"fail",
+           [](const json&) -> lockstep::Result<json> {
+             return lockstep::Error(
+                        lockstep::ErrorCode::kNoSpace, "the disk is full")
+                 .with_fix("buy another")
+                 .with_context("writing x");
+           }},
+          {"take",
+           [](const json&) -> lockstep::Result<json> {
+             return json::object();
+           }},
+          {"throw",
+           [](const json& request) -> lockstep::Result<json> {
+             return request.at("not there");
+           }},
+          {"die", [](const json&) -> lockstep::Result<json> { ::_exit(9); }}};
+    });
   }
   ::testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
