@@ -24,6 +24,7 @@ class ArrayDataset final : public Dataset {
   explicit ArrayDataset(ImageArray images);
   int64_t size() const override;
   int channels() const override { return images_.channels; }
+  Size image_size() const override { return {images_.height, images_.width}; }
   std::vector<std::string> classes() const override { return images_.classes; }
   int64_t label(int64_t index) const override;
   void read(int64_t index, RawImage& image) const override;

@@ -67,6 +67,7 @@ struct BatchQueue::Impl {
   BatchQueueOptions options;
   Allocate allocate;
   int64_t image_floats = 0;
+  size_t image_pixels = 0;
 
   // Consumer only.
   std::shared_ptr<const Plan> plan;
@@ -91,10 +92,18 @@ struct BatchQueue::Impl {
       if (hand.image.channels != dataset->channels()) {
         throw DataError("an image has other channels than its data set");
       }
-      hand.resizer.run(
-          hand.image,
-          flip,
-          slot.memory.images + static_cast<int64_t>(i) * image_floats);
+      if (options.pixels) {
+        LOCKSTEP_CHECK_EQ(hand.image.pixels.size(), image_pixels);
+        std::copy(
+            hand.image.pixels.begin(),
+            hand.image.pixels.end(),
+            slot.memory.pixels + i * image_pixels);
+      } else {
+        hand.resizer.run(
+            hand.image,
+            flip,
+            slot.memory.images + static_cast<int64_t>(i) * image_floats);
+      }
       slot.memory.labels[i] = dataset->label(index);
     }
   }
@@ -230,6 +239,11 @@ BatchQueue::BatchQueue(
   impl_->allocate = std::move(allocate);
   impl_->image_floats = static_cast<int64_t>(options.resize.height) *
                         options.resize.width * impl_->dataset->channels();
+  const auto size = impl_->dataset->image_size();
+  impl_->image_pixels = static_cast<size_t>(size.height) *
+                        static_cast<size_t>(size.width) *
+                        static_cast<size_t>(impl_->dataset->channels());
+  LOCKSTEP_CHECK(!options.pixels || impl_->image_pixels > 0);
   impl_->own_hand.emplace(options.resize);  // also checks the options
   SignalsBlocked blocked;
   std::lock_guard lock(impl_->mutex);  // workers look at threads.size()

@@ -19,6 +19,7 @@ namespace lockstep::data {
 
 struct BatchMemory {
   float* images = nullptr;
+  uint8_t* pixels = nullptr;  // instead, where the queue gives pixels
   int64_t* labels = nullptr;
   std::shared_ptr<void> owner;  // keeps both alive
   int64_t size = 0;             // samples
@@ -27,6 +28,9 @@ struct BatchMemory {
 struct BatchQueueOptions {
   ResizeOptions resize;
   bool flip = false;  // random, by seed, epoch and sample
+  // Pixels as the data set has them, unchanged, instead of floats; it must
+  // have one size of images.
+  bool pixels = false;
   uint64_t seed = 0;
   int workers = 1;   // 0: next() itself does the work
   int prefetch = 2;  // batches ahead, at least 1

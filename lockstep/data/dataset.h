@@ -34,6 +34,12 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual int channels() const = 0;  // 1 or 3, equal for all images
+  // Pixels of all images; 0 by 0 where they differ.
+  struct Size {
+    int height = 0;
+    int width = 0;
+  };
+  virtual Size image_size() const { return {}; }
   virtual std::vector<std::string> classes() const = 0;
   virtual int64_t label(int64_t index) const = 0;
   virtual void read(int64_t index, RawImage& image) const = 0;

@@ -66,6 +66,7 @@ BatchQueueOptions queue_options(const LoaderOptions& options) {
   result.resize.stddev = options.stddev;
   result.resize.channels_last = options.channels_last;
   result.flip = options.flip;
+  result.pixels = options.pixels;
   result.seed = options.seed;
   result.workers = options.workers;
   result.prefetch = options.prefetch;
@@ -79,29 +80,31 @@ struct Loader::Impl {
   ShardOptions shard;
   int64_t num_batches = 0;
   int channels = 0;
+  Dataset::Size size;  // of a tensor's images
   bool pinned = false;
   // Before the queue, which asks it for memory until it is gone.
   std::optional<BufferPool> pool;
   std::optional<BatchQueue> queue;
 
   at::Tensor make_images(int64_t count) {
-    const int64_t side = options.image_size;
-    const std::array<int64_t, 4> sizes = {count, channels, side, side};
+    const int64_t high = size.height;
+    const int64_t wide = size.width;
+    const auto type = options.pixels ? at::kByte : at::kFloat;
+    const bool last = options.channels_last || options.pixels;
+    const std::array<int64_t, 4> sizes = {count, channels, high, wide};
     const std::array<int64_t, 4> strides =
-        options.channels_last
-            ? std::array<
-                  int64_t,
-                  4>{side * side * channels, 1, side * channels, channels}
-            : std::array<int64_t, 4>{
-                  side * side * channels, side * side, side, 1};
+        last ? std::array<
+                   int64_t,
+                   4>{high * wide * channels, 1, wide * channels, channels}
+             : std::array<int64_t, 4>{
+                   high * wide * channels, high * wide, wide, 1};
     if (pinned) {
       // LibTorch's page-locked blocks wait for the copies made from them
       // before they are used again; ours could not know.
       return at::empty(
           sizes,
-          at::TensorOptions().dtype(at::kFloat).pinned_memory(true),
-          options.channels_last ? at::MemoryFormat::ChannelsLast
-                                : at::MemoryFormat::Contiguous);
+          at::TensorOptions().dtype(type).pinned_memory(true),
+          last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
     }
     std::shared_ptr<void> block = pool->get();
     void* data = block.get();
@@ -110,7 +113,7 @@ struct Loader::Impl {
         sizes,
         strides,
         [block = std::move(block)](void*) mutable { block.reset(); },
-        at::TensorOptions().dtype(at::kFloat));
+        at::TensorOptions().dtype(type));
   }
 
   // The tensors are made here, on the consumer's thread; workers see memory.
@@ -121,7 +124,11 @@ struct Loader::Impl {
         {count}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
     batch->size = count;
     BatchMemory memory;
-    memory.images = batch->images.data_ptr<float>();
+    if (options.pixels) {
+      memory.pixels = batch->images.data_ptr<uint8_t>();
+    } else {
+      memory.images = batch->images.data_ptr<float>();
+    }
     memory.labels = batch->labels.data_ptr<int64_t>();
     memory.owner = std::move(batch);
     return memory;
@@ -152,13 +159,22 @@ Loader::Loader(
             dataset->size(),
             options.world));
   }
-  const auto image_floats = static_cast<size_t>(options.image_size) *
-                            static_cast<size_t>(options.image_size) *
-                            static_cast<size_t>(impl.channels);
+  impl.size = options.pixels
+                  ? dataset->image_size()
+                  : Dataset::Size{options.image_size, options.image_size};
+  if (impl.size.height < 1) {
+    throw DataError(
+        "images of different sizes cannot stay as they are: resize them in "
+        "the loader");
+  }
+  const auto image_bytes = static_cast<size_t>(impl.size.height) *
+                           static_cast<size_t>(impl.size.width) *
+                           static_cast<size_t>(impl.channels) *
+                           (options.pixels ? 1 : sizeof(float));
   // A batch larger than the shard never fills.
   const auto most = static_cast<size_t>(std::min(options.batch_size, count));
   impl.pool.emplace(
-      std::max<size_t>(most, 1) * image_floats * sizeof(float),
+      std::max<size_t>(most, 1) * image_bytes,
       static_cast<size_t>(options.prefetch) + 2);
   impl.queue.emplace(
       std::move(dataset), queue_options(options), [&impl](int64_t size) {

@@ -16,7 +16,7 @@
 namespace lockstep::data {
 
 struct Batch {
-  at::Tensor images;  // [n, c, h, w], float32, normalised
+  at::Tensor images;  // [n, c, h, w], float32, normalised; or uint8
   at::Tensor labels;  // [n], int64
   int64_t size = 0;
 };
@@ -29,6 +29,9 @@ struct LoaderOptions {
   std::array<float, 3> mean = {.5f, .5f, .5f};
   std::array<float, 3> stddev = {.5f, .5f, .5f};
   bool flip = false;  // random horizontal flip, by seed, epoch and sample
+  // Images stay 8-bit and of the data set's own size, to be resized, changed
+  // and normalised on the device (augment.h). Then nothing is flipped here.
+  bool pixels = false;
   bool channels_last = true;
   bool drop_last = false;
   bool shuffle = true;

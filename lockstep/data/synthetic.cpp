@@ -38,6 +38,9 @@ class Synthetic final : public Dataset {
 
   int64_t size() const override { return size_; }
   int channels() const override { return options_.channels; }
+  Size image_size() const override {
+    return {options_.image_size, options_.image_size};
+  }
   std::vector<std::string> classes() const override {
     std::vector<std::string> names;
     for (int i = 0; i < options_.num_classes; ++i) {

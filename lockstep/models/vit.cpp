@@ -116,7 +116,7 @@ VitBlock::VitBlock(const VitOptions& options) : heads_(options.heads) {
   }
 }
 
-at::Tensor VitBlock::forward(const at::Tensor& tokens) {
+at::Tensor VitBlock::attend(const at::Tensor& tokens) {
   const int64_t batch = tokens.size(0);
   const int64_t length = tokens.size(1);
   const int64_t dim = tokens.size(2);
@@ -127,9 +127,12 @@ at::Tensor VitBlock::forward(const at::Tensor& tokens) {
   const auto attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
                             .transpose(1, 2)
                             .reshape({batch, length, dim});
-  const auto middle = tokens + token_linear(proj_, attended);
-  return middle +
-         token_linear(fc2_, at::gelu(token_linear(fc1_, norm2_(middle))));
+  return tokens + token_linear(proj_, attended);
+}
+
+at::Tensor VitBlock::expand(const at::Tensor& tokens) {
+  return tokens +
+         token_linear(fc2_, at::gelu(token_linear(fc1_, norm2_(tokens))));
 }
 
 Vit::Vit(const VitOptions& options) : options_(options) {
@@ -161,7 +164,7 @@ at::Tensor Vit::forward(const at::Tensor& images) {
   auto tokens =
       at::cat({cls_token_.expand({batch, -1, -1}), patches}, 1) + pos_embed_;
   for (const auto& block : blocks_) {
-    tokens = block->forward(tokens);
+    tokens = runner_ ? runner_(*block, tokens) : block->forward(tokens);
   }
   return head_(norm_(tokens.select(1, 0)));
 }

@@ -10,7 +10,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep::models {
@@ -39,7 +41,12 @@ void check_options(const VitOptions& options);
 class VitBlock : public torch::nn::Module {
  public:
   explicit VitBlock(const VitOptions& options);
-  at::Tensor forward(const at::Tensor& tokens);
+  at::Tensor forward(const at::Tensor& tokens) {
+    return expand(attend(tokens));
+  }
+  // Its two halves, each with its residual.
+  at::Tensor attend(const at::Tensor& tokens);
+  at::Tensor expand(const at::Tensor& tokens);
 
  private:
   int64_t heads_;
@@ -53,7 +60,16 @@ class VitBlock : public torch::nn::Module {
 
 class Vit : public torch::nn::Module {
  public:
+  // Runs a block on its tokens, in some other way than block.forward(tokens).
+  using BlockRunner =
+      std::function<at::Tensor(VitBlock& block, const at::Tensor& tokens)>;
   explicit Vit(const VitOptions& options);
+  // From outside: recompute, sharding. Null: plainly.
+  void run_blocks_by(BlockRunner runner) { runner_ = std::move(runner); }
+  // In the order of forward.
+  const std::vector<std::shared_ptr<VitBlock>>& blocks() const {
+    return blocks_;
+  }
   // [n, channels, size, size] -> [n, classes] logits.
   at::Tensor forward(const at::Tensor& images);
   const VitOptions& options() const { return options_; }
@@ -64,6 +80,7 @@ class Vit : public torch::nn::Module {
   at::Tensor pos_embed_;
   torch::nn::Conv2d patches_{nullptr};
   std::vector<std::shared_ptr<VitBlock>> blocks_;
+  BlockRunner runner_;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear head_{nullptr};
 };

@@ -45,6 +45,17 @@ std::optional<double> number_in(const std::string& text) {
   return {};
 }
 
+// "name number" of a line of memory.stat; 0 where it is not there.
+double stat_number(const std::string& text, const std::string& name) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name + " ")) {
+      return number_in(line.substr(name.size())).value_or(0);
+    }
+  }
+  return 0;
+}
+
 // The folders that limit this process: its own group and all above it, for
 // the unified hierarchy and for one controller of the old kind. In a container
 // the path in /proc may lie outside of what is mounted; the root is tried too.
@@ -143,6 +154,29 @@ Bytes usable_memory(const Path& root) {
     }
   }
   return Bytes{static_cast<uint64_t>(limit)};
+}
+
+Bytes available_memory(const Path& root) {
+  double left =
+      number_in(value_of(read_or_empty(root / "proc/meminfo"), "MemAvailable"))
+          .value_or(0) *
+      1024;
+  const std::pair<const char*, const char*> kinds[] = {
+      {"memory.max", "memory.current"},
+      {"memory.limit_in_bytes", "memory.usage_in_bytes"}};
+  for (const Path& folder : group_folders(root, "memory")) {
+    // The kernel drops clean pages of files before it ends a process.
+    const std::string stat = read_or_empty(folder / "memory.stat");
+    for (const auto& [limit_name, use_name] : kinds) {
+      const auto limit = number_in(read_or_empty(folder / limit_name));
+      const auto use = number_in(read_or_empty(folder / use_name));
+      if (limit && use && *limit > 0) {
+        const double files = stat_number(stat, "inactive_file");
+        left = std::min(left, std::max(0., *limit - *use + files));
+      }
+    }
+  }
+  return Bytes{static_cast<uint64_t>(left)};
 }
 
 HostFacts host_facts() {

@@ -29,6 +29,8 @@ HostFacts host_facts();
 // The parts that read files, below any root so that tests can make one.
 int usable_cores(const Path& root, int affinity);
 Bytes usable_memory(const Path& root);
+// What may still be taken now: of the machine, and below each cgroup's limit.
+Bytes available_memory(const Path& root);
 
 // One look at what a process and its machine use. CPU seconds are cumulative:
 // subtract two looks.

@@ -49,6 +49,22 @@ TEST_F(MadeHost, CountsOldGroups) {
   EXPECT_EQ(usable_memory(root_).count, 2048U);
 }
 
+TEST_F(MadeHost, WhatIsLeftIsTheLeastOfMachineAndGroups) {
+  put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 700 kB\n");
+  EXPECT_EQ(available_memory(root_).count, 716800U);
+  put("proc/self/cgroup", "0::/a/b\n");
+  put("sys/fs/cgroup/a/b/memory.max", "max\n");
+  put("sys/fs/cgroup/a/b/memory.current", "90000\n");
+  EXPECT_EQ(available_memory(root_).count, 716800U);
+  put("sys/fs/cgroup/a/memory.max", "100000\n");
+  put("sys/fs/cgroup/a/memory.current", "95000\n");
+  put("sys/fs/cgroup/a/memory.stat", "anon 60000\ninactive_file 20000\n");
+  EXPECT_EQ(available_memory(root_).count, 25000U)
+      << "files that can be dropped count as free";
+  put("sys/fs/cgroup/a/memory.current", "990000\n");
+  EXPECT_EQ(available_memory(root_).count, 0U);
+}
+
 TEST_F(MadeHost, OldGroupsWithoutLimit) {
   put("proc/self/cgroup", "5:cpu:/job\n3:memory:/job\n");
   put("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");

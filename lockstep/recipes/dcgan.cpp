@@ -315,6 +315,14 @@ Entry dcgan_entry() {
     return prepare_recipe<DcganConfig, DcganRecipe>(
         node, world_size, [](const DcganConfig& config) {
           models::check_options({.image_size = config.data.image_size});
+          if (config.data.batch_size == 0) {
+            throw std::invalid_argument(
+                "dcgan: data.batch_size takes a number; auto is for vit");
+          }
+          if (config.trainer.recompute != "none") {
+            throw std::invalid_argument(
+                "dcgan: trainer.recompute is for vit; leave it at none");
+          }
         });
   };
   entry.describe = [] { return config::describe<DcganConfig>(); };

@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "lockstep/base/log.h"
@@ -16,6 +17,7 @@
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
 #include "lockstep/recipes/registry.h"
+#include "lockstep/record/confusion.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/train/allocator.h"
 #include "lockstep/train/closing.h"
@@ -28,6 +30,8 @@
 
 namespace lockstep::recipes {
 namespace {
+
+namespace fs = std::filesystem;
 
 using train::kBadInput;
 using train::kFailed;
@@ -102,6 +106,15 @@ void set_threads(const train::RankEnvironment& environment) {
   }
 }
 
+// Ranks that take their memory from where this one does.
+int memory_sharers(
+    c10::Device device,
+    const train::RankEnvironment& environment) {
+  const int devices =
+      device.is_cuda() ? static_cast<int>(torch::cuda::device_count()) : 1;
+  return (environment.local_world_size + devices - 1) / devices;
+}
+
 Prepared prepare(const Command& command, int world_size) {
   const Entry* entry = input_or_throw(find_recipe(command.recipe));
   config::Node base;
@@ -148,6 +161,37 @@ struct Sitting {
   std::unique_ptr<record::EventWriter> events;
 };
 
+constexpr const char* kConfusionFiles =
+    "{classes,confusion}.csv, confusion.png";
+
+// out=DIR, else test/ in the run that the checkpoint is of.
+fs::path test_folder(const Prepared& prepared) {
+  if (!prepared.out.empty()) {
+    return prepared.out;
+  }
+  fs::path file = prepared.checkpoint;
+  if (file.filename().empty()) {
+    file = file.parent_path();
+  }
+  const auto beside = fs::absolute(file).parent_path();
+  return (beside.filename() == "checkpoints" ? beside.parent_path() : beside) /
+         "test";
+}
+
+Result<void> write_confusion(
+    const record::Confusion& confusion,
+    const fs::path& folder) {
+  auto& files = os::real_files();
+  LOCKSTEP_TRY(files.make_directories(folder));
+  LOCKSTEP_TRY(files.write_atomic(
+      folder / "confusion.csv", record::confusion_csv(confusion)));
+  LOCKSTEP_TRY(files.write_atomic(
+      folder / "classes.csv", record::classes_csv(confusion)));
+  LOCKSTEP_ASSIGN(
+      const auto png, record::encode_png(record::confusion_image(confusion)));
+  return files.write_atomic(folder / "confusion.png", png);
+}
+
 int test_checkpoint(
     const Prepared& prepared,
     train::Recipe& recipe,
@@ -166,13 +210,27 @@ int test_checkpoint(
         /*weights_only=*/true);
   }
   parallel::broadcast(recipe.tensors(), *context.group);
-  const auto values = recipe.validate();
-  if (values.empty()) {
+  const auto result = recipe.evaluate();
+  if (result.values.empty()) {
     throw TrainError(kBadInput, "'test' found no held-out samples");
   }
-  if (context.rank() == 0) {
-    for (const auto& [name, value] : values) {
-      std::printf("%s %.6g\n", name.c_str(), value);
+  if (context.rank() != 0) {
+    return 0;
+  }
+  for (const auto& [name, value] : result.values) {
+    std::printf("%s %.6g\n", name.c_str(), value);
+  }
+  if (result.confusion) {
+    std::printf("\n%s\n", record::class_table(*result.confusion).c_str());
+    const fs::path folder = test_folder(prepared);
+    const auto written = write_confusion(*result.confusion, folder);
+    if (written) {
+      std::printf("written: %s\n", (folder / kConfusionFiles).c_str());
+    } else if (!prepared.out.empty()) {
+      throw TrainError(kFailed, written.error().to_string());
+    } else {
+      log_warning(
+          written.error().to_string() + "; out=DIR writes it elsewhere");
     }
   }
   return 0;
@@ -208,6 +266,8 @@ int train_recipe(const Command& command, Sitting& sitting) {
       prepared.trainer.timeout,
       device);
   train::Context context{&group.communicator(), device, prepared.trainer};
+  context.sharers = memory_sharers(device, environment);
+  context.training = command.verb != "test";
   if (command.verb == "test") {
     const auto recipe = prepared.build(context);
     return test_checkpoint(prepared, *recipe, context);

@@ -3,17 +3,25 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <optional>
 
 #include "lockstep/base/log.h"
+#include "lockstep/data/random.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/ema.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/fit_batch.h"
 #include "lockstep/train/precision.h"
+#include "lockstep/train/weights.h"
 
 namespace lockstep::recipes {
 namespace {
 
 using train::AutocastGuard;
+
+constexpr int64_t kTestBatch = 256;  // where data.batch_size is auto
 
 class VitRecipe : public train::Recipe {
  public:
@@ -28,19 +36,33 @@ class VitRecipe : public train::Recipe {
                 static_cast<int64_t>(training_->classes().size())),
             config.optim,
             config.label_smoothing,
-            context),
-        loader_(training_, training_options()) {
-    if (!config.model.weights.empty() && context.rank() == 0) {
-      log_info(
-          train::load_weights(
-              config.model.weights,
-              train::named_state(trainer_.model()),
-              "head."));
+            context) {
+    check_classes();
+    trainer_.augment(augment_options());
+    if (context.training) {
+      fitted_ = train::fit_batch(config_.data, context, batch_trial());
+      loader_.emplace(training_, training_options());
+    }
+    if (context.training && !config.model.weights.empty() &&
+        context.rank() == 0) {
+      const auto report = train::load_weights(
+          config.model.weights, train::named_state(trainer_.model()));
+      log_info(report.to_string());
+      if (!report.missing.empty()) {
+        log_warning(
+            fmt::format(
+                "{} tensors are not in {} and stay as initialised",
+                report.missing.size(),
+                config.model.weights));
+      }
+    }
+    if (context.training && config.ema > 0) {
+      ema_.emplace(config.ema, train::named_parameters(trainer_.model()));
     }
   }
 
   std::string name() const override { return "vit"; }
-  data::Loader& loader() override { return loader_; }
+  data::Loader& loader() override { return *loader_; }
   std::vector<std::string> metrics() const override {
     return {"loss", "accuracy"};
   }
@@ -48,6 +70,10 @@ class VitRecipe : public train::Recipe {
   std::map<std::string, std::string> facts() const override {
     auto facts = common_facts(config_.data, config_.optim);
     facts["model"] = config_.model.name;
+    facts["recompute"] = train::to_string(fitted_.recompute);
+    if (!fitted_.memory.empty()) {
+      facts["batch_memory"] = fitted_.memory;
+    }
     return facts;
   }
 
@@ -55,65 +81,185 @@ class VitRecipe : public train::Recipe {
     std::vector<VitTrainer::Micro> micros;
     for (const auto& batch : input.batches) {
       micros.push_back(
-          {batch.images.to(context_.device, /*non_blocking=*/true),
-           batch.labels.to(context_.device, /*non_blocking=*/true),
-           input.weight(batch, context_.world())});
+          {batch.images,
+           batch.labels,
+           input.weight(batch, context_.world()),
+           batch_key(input.step, micros.size())});
     }
-    return trainer_.step(
-        micros,
-        train::learning_rate(config_.optim, input.step, input.total_steps));
+    try {
+      auto output = trainer_.step(
+          micros,
+          train::learning_rate(config_.optim, input.step, input.total_steps));
+      if (ema_) {
+        ema_->update(input.step);
+      }
+      return output;
+    } catch (const std::exception& failure) {
+      if (!train::is_out_of_memory(failure)) {
+        throw;
+      }
+    }
+    // Outside of the handler: the exception held on to memory.
+    throw train::batch_failure(
+        config_.data.batch_size, context_, batch_trial());
   }
 
-  std::map<std::string, double> validate() override;
+  std::map<std::string, double> validate() override {
+    return evaluate().values;
+  }
+  train::Evaluation evaluate() override;
   Best best() const override { return {"val_accuracy", false}; }
+  // With an average the plain names are the average's: what is tested and
+  // published. The weights that training goes on with lie beside them.
   parallel::NamedTensors tensors() override {
-    return train::named_state(trainer_.model());
+    return ema_ ? join(ema_->averages(), train::named_buffers(trainer_.model()))
+                : train::named_state(trainer_.model());
   }
   parallel::NamedTensors extra() override {
-    return prefixed(trainer_.optimizer().state(), "optim.");
+    auto state = prefixed(trainer_.optimizer().state(), "optim.");
+    return ema_ ? join(state, prefixed(ema_->parameters(), "raw.")) : state;
   }
 
  private:
   data::LoaderOptions training_options() const {
     auto options = loader_options(config_.data, context_, *training_);
-    options.flip = config_.flip;
+    options.pixels = pixels();
+    options.flip = config_.flip && !options.pixels;
     return options;
   }
+  // Whether images go to the device as they are. A CPU has loader threads for
+  // the resizing, so there it pays only where crops need the original.
+  bool pixels() const {
+    return training_->image_size().height > 0 &&
+           (context_.device.is_cuda() || config_.crop_padding > 0);
+  }
+  data::AugmentOptions augment_options() const {
+    data::AugmentOptions options;
+    options.image_size = config_.data.image_size;
+    options.flip = config_.flip && pixels();
+    options.padding = config_.crop_padding;
+    options.mixup = config_.mixup;
+    return options;
+  }
+  // Of the seed, the rank and the step alone, so that a resumed run draws the
+  // same.
+  uint64_t batch_key(int64_t step, size_t micro) const {
+    return data::stream_key(
+        data::stream_key(
+            static_cast<uint64_t>(context_.trainer.seed),
+            static_cast<uint64_t>(context_.rank())),
+        static_cast<uint64_t>(step),
+        micro);
+  }
+  void check_classes() const;
+  train::BatchTrial batch_trial();
 
   VitConfig config_;
   train::Context context_;
   std::shared_ptr<data::Dataset> training_;
   std::shared_ptr<data::Dataset> test_;
   VitTrainer trainer_;
-  data::Loader loader_;
+  std::optional<data::Loader> loader_;  // none when only tested
+  train::FittedBatch fitted_;
+  std::optional<train::Ema> ema_;
 };
 
-std::map<std::string, double> VitRecipe::validate() {
+void VitRecipe::check_classes() const {
+  if (!test_ || test_->classes() == training_->classes()) {
+    return;
+  }
+  const auto ours = training_->classes();
+  const auto theirs = test_->classes();
+  for (const auto& name : theirs) {
+    if (std::find(ours.begin(), ours.end(), name) == ours.end()) {
+      throw train::TrainError(
+          train::kBadInput,
+          fmt::format(
+              "{}: the held-out split has the class '{}', which the training "
+              "split has not ({} classes against {}); both need the same",
+              config_.data.root,
+              name,
+              theirs.size(),
+              ours.size()));
+    }
+  }
+  throw train::TrainError(
+      train::kBadInput,
+      fmt::format(
+          "{}: the held-out split has {} of the training split's {} classes; "
+          "both need the same (an empty folder stands for a class without "
+          "images)",
+          config_.data.root,
+          theirs.size(),
+          ours.size()));
+}
+
+train::BatchTrial VitRecipe::batch_trial() {
+  const auto& options = trainer_.model().options();
+  const int64_t side = options.image_size / options.patch;
+  const double tokens = static_cast<double>(side * side + 1);
+  // Of a block: norms, qkv, attention, two halves of the MLP, residuals.
+  const double floats = tokens * static_cast<double>(options.dim) *
+                        static_cast<double>(options.depth) * 20;
+  train::BatchTrial trial;
+  trial.run = [this](int64_t count) { trainer_.trial(count); };
+  trial.set_recompute = [this](train::Recompute mode) {
+    trainer_.set_recompute(mode);
+  };
+  trial.buffers = trainer_.model().buffers();
+  trial.shard = (training_->size() + context_.world() - 1) / context_.world();
+  trial.image_bytes = static_cast<double>(
+      options.channels * options.image_size * options.image_size * 4);
+  trial.estimate = trial.image_bytes + floats * 4;
+  return trial;
+}
+
+train::Evaluation VitRecipe::evaluate() {
   if (!test_) {
     return {};
   }
   torch::NoGradGuard no_grad;
+  const train::Ema::InPlace averages(ema_ ? &*ema_ : nullptr);
   auto config = config_.data;
   config.batch_size = std::min<int64_t>(
-      config.batch_size,
+      config.batch_size > 0 ? config.batch_size : kTestBatch,
       std::max<int64_t>(1, test_->size() / context_.world()));
   auto options = loader_options(config, context_, *test_);
   options.shuffle = false;
   options.pad = false;  // every test image once
+  options.pixels = context_.device.is_cuda() && pixels();
   data::Loader loader(test_, options);
-  double sums[] = {0, 0, 0};  // loss, right, samples
+  const auto names = training_->classes();
+  const auto classes = static_cast<int64_t>(names.size());
+  const auto on_device = at::TensorOptions().device(context_.device);
+  // Summed where the model is: no waiting for the device batch by batch.
+  auto loss = at::zeros({}, on_device.dtype(at::kDouble));
+  auto confusion = at::zeros({classes * classes}, on_device.dtype(at::kLong));
   loader.start(0);
   while (auto batch = loader.next()) {
-    const auto labels = batch->labels.to(context_.device);
-    const auto logits = trainer_.logits(batch->images.to(context_.device));
-    sums[0] += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum)
-                   .item<double>();
-    sums[1] += (logits.argmax(1) == labels).sum().item<double>();
-    sums[2] += static_cast<double>(batch->size);
+    const auto labels = batch->labels.to(context_.device, true);
+    const auto logits = trainer_.logits(
+        trainer_.prepared(batch->images.to(context_.device, true)));
+    loss += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
+    confusion += at::bincount(
+        labels * classes + logits.argmax(1), {}, classes * classes);
   }
+  double sum = loss.item<double>();
+  const auto counts = confusion.cpu();
   context_.group->all_reduce(
-      sums, 3, collective::DataType::kFloat64, collective::ReduceOp::kSum);
-  return {{"val_loss", sums[0] / sums[2]}, {"val_accuracy", sums[1] / sums[2]}};
+      &sum, 1, collective::DataType::kFloat64, collective::ReduceOp::kSum);
+  context_.group->all_reduce(
+      counts.data_ptr(),
+      static_cast<size_t>(counts.numel()),
+      collective::DataType::kInt64,
+      collective::ReduceOp::kSum);
+  const auto right = counts.view({classes, classes}).diag().sum();
+  const double samples = counts.sum().item<double>();
+  const auto* begin = counts.data_ptr<int64_t>();
+  return {
+      {{"val_loss", sum / samples},
+       {"val_accuracy", right.item<double>() / samples}},
+      record::Confusion{names, {begin, begin + counts.numel()}}};
 }
 
 }  // namespace
@@ -143,6 +289,22 @@ void VitConfig::bind(config::Binder& b) {
   b.group("optim", optim, "the optimiser");
   b.group("model", model, "the network");
   b.field("flip", flip, "random horizontal flips in training");
+  b.field(
+      "crop_padding",
+      crop_padding,
+      "random crops out of an image with this many pixels around it",
+      config::between(0, 512));
+  b.field(
+      "mixup",
+      mixup,
+      "images mixed in pairs by Beta(a, a) of this a; 0: not",
+      config::at_least(0));
+  b.field(
+      "ema",
+      ema,
+      "decay of the moving average of weights that is validated and published; "
+      "0: none",
+      config::between(0, 1));
   b.field(
       "label_smoothing",
       label_smoothing,
@@ -185,6 +347,10 @@ VitTrainer::VitTrainer(
       });
   ddp_ = std::move(made.ddp);
   optimizer_ = std::move(made.optimizer);
+  model_->run_blocks_by(
+      [this](models::VitBlock& block, const at::Tensor& tokens) {
+        return run_block(block, tokens);
+      });
 }
 
 train::StepOutput VitTrainer::step(
@@ -195,18 +361,21 @@ train::StepOutput VitTrainer::step(
   for (size_t i = 0; i < micros.size(); ++i) {
     // Of this rank's samples: the last batch of an epoch may be smaller.
     const double share = micros[i].weight * context_.world();
-    const auto logits = this->logits(micros[i].images);
-    const auto loss = at::cross_entropy_loss(
-        logits,
-        micros[i].labels,
-        {},
-        at::Reduction::Mean,
-        -100,
-        label_smoothing_);
+    // One at a time: the device holds one batch, however many make a step.
+    data::Augmented batch{
+        micros[i].images.to(context_.device, /*non_blocking=*/true),
+        micros[i].labels.to(context_.device, /*non_blocking=*/true)};
+    if (augment_) {
+      batch =
+          data::augmented(batch.images, batch.labels, *augment_, micros[i].key);
+    }
+    const auto logits = this->logits(batch.images);
+    const auto loss = this->loss(logits, batch);
+    const auto& labels = batch.share < .5 ? batch.others : batch.labels;
     hold_until_last(*ddp_, i, micros.size());
     (loss * micros[i].weight).backward();
     metrics[0] += loss.item<double>() * share;
-    metrics[1] += (logits.detach().argmax(1) == micros[i].labels)
+    metrics[1] += (logits.detach().argmax(1) == labels)
                       .to(at::kDouble)
                       .mean()
                       .item<double>() *
@@ -215,6 +384,58 @@ train::StepOutput VitTrainer::step(
   const auto timing = ddp_->finish();
   optimizer_->step(ddp_->gradients(), lr);
   return {metrics, timing};
+}
+
+void VitTrainer::trial(int64_t count) {
+  const auto& options = model_->options();
+  const auto type = model_->parameters().front().options();
+  const auto images = at::zeros(
+      {count, options.channels, options.image_size, options.image_size},
+      type.requires_grad(false).memory_format(at::MemoryFormat::ChannelsLast));
+  const auto labels =
+      at::zeros({count}, at::TensorOptions(at::kLong).device(context_.device));
+  // Also when a step failed half-way: nobody waits for these gradients.
+  ddp_->hold();
+  loss(logits(images), labels).backward();
+}
+
+at::Tensor VitTrainer::run_block(
+    models::VitBlock& block,
+    const at::Tensor& tokens) const {
+  using train::Recompute;
+  using train::recomputed;
+  switch (recompute_) {
+    case Recompute::kAttention:
+      return block.expand(recomputed(
+          [&block](const at::Tensor& x) { return block.attend(x); }, tokens));
+    case Recompute::kBlock:
+      return recomputed(
+          [&block](const at::Tensor& x) { return block.forward(x); }, tokens);
+    case Recompute::kNone:
+      break;
+  }
+  return block.forward(tokens);
+}
+
+at::Tensor VitTrainer::loss(const at::Tensor& logits, const at::Tensor& labels)
+    const {
+  return at::cross_entropy_loss(
+      logits, labels, {}, at::Reduction::Mean, -100, label_smoothing_);
+}
+
+at::Tensor VitTrainer::loss(
+    const at::Tensor& logits,
+    const data::Augmented& batch) const {
+  const auto own = loss(logits, batch.labels);
+  return batch.others.defined()
+             ? at::lerp(loss(logits, batch.others), own, batch.share)
+             : own;
+}
+
+at::Tensor VitTrainer::prepared(const at::Tensor& images) const {
+  return images.scalar_type() == at::kByte
+             ? data::normalised(images, augment_.value())
+             : images;
 }
 
 at::Tensor VitTrainer::logits(const at::Tensor& images) {

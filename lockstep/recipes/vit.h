@@ -3,9 +3,13 @@
 // Vision transformer for classification: cross-entropy on the training split,
 // accuracy and loss on the official test split, over all ranks.
 
+#include <optional>
+
+#include "lockstep/data/augment.h"
 #include "lockstep/models/vit.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/train/optimizer.h"
+#include "lockstep/train/recompute.h"
 
 namespace lockstep::recipes {
 
@@ -24,7 +28,10 @@ struct VitConfig {
   train::OptimConfig optim;
   Model model;
   bool flip = true;
+  int64_t crop_padding = 0;
+  double mixup = 0;
   double label_smoothing = 0;
+  double ema = 0;
   std::string out;
   std::string checkpoint;
   VitConfig();
@@ -35,6 +42,8 @@ struct VitConfig {
 // Model, gradients and optimiser without data: what tests compare.
 class VitTrainer {
  public:
+  VitTrainer(const VitTrainer&) = delete;  // the model calls back
+  VitTrainer& operator=(const VitTrainer&) = delete;
   VitTrainer(
       const models::VitOptions& options,
       const train::OptimConfig& optim,
@@ -42,12 +51,19 @@ class VitTrainer {
       const train::Context& context);
 
   struct Micro {
-    at::Tensor images;
+    at::Tensor images;  // floats, or uint8 where augment() is set
     at::Tensor labels;
     double weight = 1;
+    uint64_t key = 0;  // of what is random in it
   };
-  // Metrics: loss, accuracy.
+  // What is done with a batch on the device before it is learned.
+  void augment(const data::AugmentOptions& options) { augment_ = options; }
+  at::Tensor prepared(const at::Tensor& images) const;  // without chance
+  // Metrics: loss, accuracy (of an image's larger part under mixup).
   train::StepOutput step(const std::vector<Micro>& micros, double lr);
+  // Forward and backward of `count` samples, without reduction or update.
+  void trial(int64_t count);
+  void set_recompute(train::Recompute mode) { recompute_ = mode; }
   at::Tensor logits(const at::Tensor& images);
 
   models::Vit& model() { return *model_; }
@@ -55,8 +71,13 @@ class VitTrainer {
   train::Optimizer& optimizer() { return *optimizer_; }
 
  private:
+  at::Tensor run_block(models::VitBlock& block, const at::Tensor& tokens) const;
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) const;
+  at::Tensor loss(const at::Tensor& logits, const data::Augmented& batch) const;
   train::Context context_;
   double label_smoothing_;
+  train::Recompute recompute_ = train::Recompute::kNone;
+  std::optional<data::AugmentOptions> augment_;
   std::shared_ptr<models::Vit> model_;
   std::unique_ptr<parallel::Ddp> ddp_;
   std::unique_ptr<train::Optimizer> optimizer_;

@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <bit>
@@ -45,9 +46,45 @@ class CachingAllocator : public c10::Allocator {
     return *made;
   }
 
+  void release_cached() {
+    std::lock_guard lock(mutex_);
+    give_back();
+  }
+
  private:
-  static void* small(size_t bytes) {
+  struct Block {
+    size_t bytes;
+    void* raw;
+    size_t mapped;
+  };
+
+  static void* map(size_t bytes) {
+    return mmap(
+        nullptr,
+        bytes,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        -1,
+        0);
+  }
+
+  void give_back() {
+    for (auto& [bytes, cached] : free_) {
+      for (void* data : cached) {
+        const Block& block = blocks_.at(data);
+        munmap(block.raw, block.mapped);
+        blocks_.erase(data);
+      }
+      cached.clear();
+    }
+  }
+
+  void* small(size_t bytes) {
     void* data = nullptr;
+    if (posix_memalign(&data, kAlignment, bytes) == 0) {
+      return data;
+    }
+    release_cached();
     if (posix_memalign(&data, kAlignment, bytes) != 0) {
       throw std::bad_alloc();
     }
@@ -64,20 +101,19 @@ class CachingAllocator : public c10::Allocator {
     }
     // A little more is mapped, so that a block starts on a huge page.
     const size_t mapped = bytes + kHugePage;
-    void* raw = mmap(
-        nullptr,
-        mapped,
-        PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-        -1,
-        0);
+    void* raw = map(mapped);
+    if (raw == MAP_FAILED) {
+      // Blocks of other sizes may hold what is lacking.
+      give_back();
+      raw = map(mapped);
+    }
     if (raw == MAP_FAILED) {
       throw std::bad_alloc();
     }
     const auto address = reinterpret_cast<uintptr_t>(raw);
     auto* data = reinterpret_cast<void*>(round_up(address, kHugePage));
     madvise(data, bytes, MADV_HUGEPAGE);
-    sizes_[data] = bytes;
+    blocks_[data] = {bytes, raw, mapped};
     return data;
   }
 
@@ -88,9 +124,9 @@ class CachingAllocator : public c10::Allocator {
     if (reinterpret_cast<uintptr_t>(data) % kHugePage == 0) {
       auto& self = instance();
       std::lock_guard lock(self.mutex_);
-      const auto found = self.sizes_.find(data);
-      if (found != self.sizes_.end()) {
-        self.free_[found->second].push_back(data);
+      const auto found = self.blocks_.find(data);
+      if (found != self.blocks_.end()) {
+        self.free_[found->second.bytes].push_back(data);
         return;
       }
     }
@@ -99,7 +135,7 @@ class CachingAllocator : public c10::Allocator {
 
   std::mutex mutex_;
   std::map<size_t, std::vector<void*>> free_;
-  std::unordered_map<void*, size_t> sizes_;
+  std::unordered_map<void*, Block> blocks_;
 };
 
 }  // namespace
@@ -108,6 +144,11 @@ class CachingAllocator : public c10::Allocator {
 size_t block_size(size_t bytes) {
   const size_t step = std::bit_floor(bytes) / 8;
   return round_up(bytes, std::max<size_t>(step, 4096));
+}
+
+void release_cached_memory() {
+  CachingAllocator::instance().release_cached();
+  malloc_trim(0);
 }
 
 void install_caching_allocator() {

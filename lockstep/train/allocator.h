@@ -1,13 +1,17 @@
 #pragma once
 
 // An allocator for CPU tensors that keeps what training frees: large blocks
-// come on huge pages, are cached by size and never given back, so the kernel
-// does not zero fresh pages in every step (10% of DCGAN's time otherwise).
-// Small blocks go to the C library. Thread-safe.
+// come on huge pages, are cached by size and given back only when memory runs
+// out or on request, so the kernel does not zero fresh pages in every step (10%
+// of DCGAN's time otherwise). Small blocks go to the C library. Thread-safe.
 
 #include <cstddef>
 
 namespace lockstep::train {
+
+// Gives the cached blocks back to the kernel: before and after memory is
+// measured, or when training asks for another size of batch.
+void release_cached_memory();
 
 // Makes it LibTorch's CPU allocator. Once, before the first tensor.
 void install_caching_allocator();

@@ -1,8 +1,12 @@
 #include "lockstep/train/allocator.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/types.h>
 
+#include <fstream>
+#include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -48,6 +52,28 @@ TEST(CachingAllocator, ServesThreadsAndMovesBetweenThem) {
     EXPECT_EQ(made[i].max().item<float>(), i);
     EXPECT_EQ(made[i].min().item<float>(), i);
   }
+}
+
+TEST(CachingAllocator, GivesBackWhenMemoryRunsOut) {
+  install_caching_allocator();
+  rlimit before{};
+  getrlimit(RLIMIT_DATA, &before);
+  { const auto large = at::ones({64 << 20}); }  // 256 MiB, cached
+  // Not another 320 MiB above what is mapped now.
+  std::ifstream status("/proc/self/status");
+  uint64_t mapped = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmData:")) {
+      mapped = std::stoull(line.substr(7)) * 1024;
+    }
+  }
+  rlimit tight = before;
+  tight.rlim_cur = mapped + (128 << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &tight), 0);
+  EXPECT_NO_THROW(at::ones({80 << 20}));
+  EXPECT_THROW(at::ones({1 << 30}), std::bad_alloc);
+  setrlimit(RLIMIT_DATA, &before);
+  release_cached_memory();
 }
 
 }  // namespace

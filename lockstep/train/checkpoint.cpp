@@ -256,55 +256,6 @@ Progress load_checkpoint(
   return progress;
 }
 
-std::string load_weights(
-    const std::filesystem::path& path,
-    const parallel::NamedTensors& tensors,
-    const std::string& replaced) {
-  at::NoGradGuard no_grad;
-  const auto file = record::SafetensorsFile::open(path);
-  if (!file) {
-    throw TrainError(kBadInput, file.error().to_string());
-  }
-  std::vector<std::string> missing;
-  std::vector<std::string> kept;
-  std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
-  size_t loaded = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto* view = file->find(name);
-    const bool may_differ = name.starts_with(replaced);
-    if (may_differ &&
-        (view == nullptr || at::IntArrayRef(view->shape) != tensor.sizes())) {
-      kept.push_back(name);
-    } else if (view == nullptr) {
-      missing.push_back(name);
-    } else {
-      fill(tensor, *view, path.string());
-      ++loaded;
-    }
-  }
-  std::vector<std::string> unknown;
-  for (const auto& view : file->tensors()) {
-    if (!by_name.contains(view.name) && !view.name.starts_with(kPrefix)) {
-      unknown.push_back(view.name);
-    }
-  }
-  if (!missing.empty() || !unknown.empty()) {
-    throw TrainError(
-        kBadInput,
-        fmt::format(
-            "{}: does not fit the model: {}{}{}",
-            path.string(),
-            missing.empty() ? "" : "lacks " + first_few(missing),
-            missing.empty() || unknown.empty() ? "" : "; ",
-            unknown.empty() ? "" : "has unknown " + first_few(unknown)));
-  }
-  return fmt::format(
-      "loaded {} tensors from {}{}",
-      loaded,
-      path.string(),
-      kept.empty() ? "" : "; kept as initialised: " + first_few(kept));
-}
-
 void share_state(
     const CheckpointState& state,
     Progress& progress,

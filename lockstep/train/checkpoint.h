@@ -48,15 +48,6 @@ Progress load_checkpoint(
     const CheckpointState& state,
     bool weights_only = false);
 
-// Pretrained weights: fills what the file has by name and shape. A tensor whose
-// name starts with `replaced` (the head) may have another shape: then ours is
-// kept. Missing, misshapen or unknown tensors are refused with their names.
-// Returns one line that says what was loaded and what was not.
-std::string load_weights(
-    const std::filesystem::path& path,
-    const parallel::NamedTensors& tensors,
-    const std::string& replaced);
-
 // Everybody gets rank 0's tensors and progress.
 void share_state(
     const CheckpointState& state,

@@ -104,20 +104,5 @@ TEST_F(CheckpointFile, ALinkKeepsItsContentWhenTheFirstIsReplaced) {
   EXPECT_EQ(load_checkpoint(best, state).step, 2);
 }
 
-TEST_F(CheckpointFile, WeightsLoadWithAnotherHead) {
-  save_checkpoint(
-      path(),
-      {"demo", "", {{"body", at::ones({2})}, {"head.w", at::ones({3})}}, {}},
-      {});
-  parallel::NamedTensors model = {
-      {"body", at::zeros({2})}, {"head.w", at::zeros({5})}};
-  const auto line = load_weights(path(), model, "head.");
-  EXPECT_NE(line.find("head.w"), std::string::npos);
-  EXPECT_EQ(model[0].second.sum().item<float>(), 2);
-  EXPECT_EQ(model[1].second.sum().item<float>(), 0);
-  model.emplace_back("extra", at::zeros({1}));
-  EXPECT_THROW(load_weights(path(), model, "head."), TrainError);
-}
-
 }  // namespace
 }  // namespace lockstep::train

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "lockstep/data/dataset.h"
 
 namespace lockstep::train {
@@ -9,6 +11,47 @@ namespace lockstep::train {
 using config::above;
 using config::at_least;
 using config::between;
+
+namespace {
+
+struct BatchWish {
+  int64_t size = 0;  // 0: auto
+  int64_t cap = 0;
+};
+
+// "64", "auto" or "auto:4096".
+Result<BatchWish> read_batch(const std::string& text) {
+  BatchWish wish;
+  constexpr std::string_view kAuto = "auto:";
+  const bool capped = text.starts_with(kAuto);
+  if (text == "auto") {
+    return wish;
+  }
+  const std::string_view digits =
+      std::string_view(text).substr(capped ? kAuto.size() : 0);
+  int64_t number = 0;
+  const auto [end, failure] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failure != std::errc() || end != digits.data() + digits.size() ||
+      number < 1) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "'{}' is no batch size; accepted: a whole number from 1, auto, "
+            "auto:MAX",
+            text));
+  }
+  (capped ? wish.cap : wish.size) = number;
+  return wish;
+}
+
+std::string batch_text(const DataConfig& data) {
+  return data.batch_size > 0  ? std::to_string(data.batch_size)
+         : data.batch_cap > 0 ? fmt::format("auto:{}", data.batch_cap)
+                              : "auto";
+}
+
+}  // namespace
 
 void TrainerConfig::bind(config::Binder& b) {
   b.field("max_epochs", max_epochs, "epochs to train", at_least(0));
@@ -41,13 +84,33 @@ void TrainerConfig::bind(config::Binder& b) {
       collective,
       {"auto", "host", "mpi", "nccl"},
       "how ranks exchange gradients");
+  b.choice(
+      "recompute",
+      recompute,
+      {"none", "attention", "block", "auto"},
+      "computed again in backward to save memory; auto: as little as lets the "
+      "batch fit");
+  b.field(
+      "memory_limit", memory_limit, "memory a rank may use; 0: what is free");
   b.field("timeout", timeout, "how long a rank waits for another");
 }
 
 void DataConfig::bind(config::Binder& b) {
   b.choice("name", name, data::dataset_names(), "data set");
   b.field("root", root, "its folder; default: the cache of 'data get'");
-  b.field("batch_size", batch_size, "samples a rank and batch", at_least(1));
+  std::string batch = batch_text(*this);
+  b.text(
+      "batch_size",
+      batch,
+      "samples a rank and batch; auto or auto:MAX: the largest that fits",
+      [](const std::string& text) -> Result<void> {
+        LOCKSTEP_TRY(read_batch(text));
+        return {};
+      });
+  if (const auto read = read_batch(batch)) {
+    batch_size = read->size;
+    batch_cap = read->cap;
+  }
   b.field(
       "global_batch_size",
       global_batch_size,
@@ -110,6 +173,12 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
         ErrorCode::kInvalidInput,
         "trainer.max_epochs, max_steps and max_seconds are all 0: training "
         "would never end");
+  }
+  if (data.global_batch_size > 0 && data.batch_size == 0) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "data.batch_size=auto finds the batch itself: leave out "
+        "data.global_batch_size");
   }
   if (data.global_batch_size > 0) {
     const int64_t parts = world_size * trainer.accumulate;

@@ -28,6 +28,8 @@ struct TrainerConfig {
   std::string checkpoint_dir;
   std::string resume = "none";
   std::string collective = "auto";
+  std::string recompute = "none";
+  Bytes memory_limit{};  // a rank's; 0: what the machine or GPU has free
   Duration timeout = std::chrono::minutes(5);
   void bind(config::Binder& b);
 };
@@ -35,7 +37,8 @@ struct TrainerConfig {
 struct DataConfig {
   std::string name = "cifar10";
   std::string root;
-  int64_t batch_size = 32;
+  int64_t batch_size = 32;  // 0: auto, the largest that fits
+  int64_t batch_cap = 0;    // of auto; 0: none
   int64_t global_batch_size = 0;
   int64_t workers = 1;
   int64_t image_size = 64;

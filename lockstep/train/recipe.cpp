@@ -27,12 +27,22 @@ parallel::NamedTensors named_parameters(
   return list;
 }
 
+parallel::NamedTensors named_buffers(
+    const torch::nn::Module& module,
+    const std::string& prefix) {
+  parallel::NamedTensors list;
+  for (const auto& item : module.named_buffers()) {
+    list.emplace_back(prefix + item.key(), item.value());
+  }
+  return list;
+}
+
 parallel::NamedTensors named_state(
     const torch::nn::Module& module,
     const std::string& prefix) {
   auto list = named_parameters(module, prefix);
-  for (const auto& item : module.named_buffers()) {
-    list.emplace_back(prefix + item.key(), item.value());
+  for (auto& item : named_buffers(module, prefix)) {
+    list.push_back(std::move(item));
   }
   return list;
 }

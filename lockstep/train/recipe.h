@@ -8,12 +8,14 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/collective/communicator.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/ddp.h"
+#include "lockstep/record/confusion.h"
 #include "lockstep/record/png.h"
 #include "lockstep/train/config.h"
 
@@ -24,6 +26,8 @@ struct Context {
   collective::Communicator* group = nullptr;
   c10::Device device = at::kCPU;
   TrainerConfig trainer;
+  int sharers = 1;       // ranks that share this one's memory
+  bool training = true;  // false: only tested
   int rank() const { return group->rank(); }
   int world() const { return group->size(); }
 };
@@ -46,6 +50,12 @@ struct StepOutput {
   collective::Timing timing;  // blocked in collectives
 };
 
+// How good a model is on the held-out split, over all ranks.
+struct Evaluation {
+  std::map<std::string, double> values;  // empty: nothing to evaluate on
+  std::optional<record::Confusion> confusion{};  // of classifiers
+};
+
 struct Picture {
   std::string name;  // "fake"
   record::Image image;
@@ -64,6 +74,8 @@ class Recipe {
 
   // Over all ranks; empty when there is nothing to validate on.
   virtual std::map<std::string, double> validate() { return {}; }
+  // The same for the verb 'test', and what else there is to say.
+  virtual Evaluation evaluate() { return {validate(), {}}; }
   struct Best {
     std::string metric;  // of validate()
     bool smaller = true;
@@ -81,6 +93,9 @@ class Recipe {
 
 // Named parameters and buffers of a module, each name behind `prefix`.
 parallel::NamedTensors named_parameters(
+    const torch::nn::Module& module,
+    const std::string& prefix = "");
+parallel::NamedTensors named_buffers(
     const torch::nn::Module& module,
     const std::string& prefix = "");
 parallel::NamedTensors named_state(

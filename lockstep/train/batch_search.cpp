@@ -1,0 +1,203 @@
+#include "lockstep/train/batch_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace lockstep::train {
+namespace {
+
+constexpr int64_t kFirst = 8;
+constexpr int64_t kFine = 64;   // above, sizes are multiples of
+constexpr int64_t kCoarse = 8;  // this: GPUs like them, and few are left out
+// Near enough to the budget to end the search.
+constexpr double kFull = .98;
+
+Bytes to_bytes(double count) {
+  return Bytes{static_cast<uint64_t>(std::max(0., count))};
+}
+
+class Search {
+ public:
+  Search(
+      const std::function<void(int64_t)>& trial,
+      MemoryMeter& meter,
+      collective::Communicator* group,
+      const BatchSearchOptions& options)
+      : trial_(trial), meter_(meter), group_(group), options_(options) {
+    above_ = options.most + 1;
+    limit_ = agreed({static_cast<double>(meter.limit())})[0];
+    budget_ = limit_ * (1 - options.margin);
+  }
+
+  BatchFit run() {
+    int64_t size = std::min(kFirst, options_.most);
+    while (fit_.trials < options_.max_trials) {
+      const double peak = try_one(size);
+      const bool fits = peak <= budget_;
+      if (fits) {
+        fit_.batch = size;
+        fit_.peak = peak;
+      } else {
+        above_ = size;
+      }
+      if (std::isfinite(peak)) {
+        points_.push_back({static_cast<double>(size), peak});
+      }
+      const int64_t gap = above_ - fit_.batch;
+      const bool near = fits && peak >= kFull * budget_;
+      if (wall_ && fit_.batch > 0 &&
+          static_cast<double>(gap) <=
+              std::max(1., options_.margin / 2 * fit_.batch)) {
+        break;
+      }
+      if (near || gap <= (fit_.batch >= kFine ? kCoarse : 1)) {
+        // The most that is allowed need not be a multiple of anything.
+        if (near || above_ != options_.most + 1 || gap == 1) {
+          break;
+        }
+        size = options_.most;
+        continue;
+      }
+      size = next_size();
+    }
+    if (wall_ && fit_.batch > 1) {
+      step_back();
+    }
+    fit_.limit = limit_;
+    return fit_;
+  }
+
+ private:
+  struct Point {
+    double size;
+    double peak;
+  };
+
+  // There was less memory than the meter said: what worked is the limit, and
+  // the margin comes off it.
+  void step_back() {
+    limit_ = fit_.peak;
+    budget_ = limit_ * (1 - options_.margin);
+    const double least = points_.front().peak;
+    const double share = (budget_ - least) / std::max(1., limit_ - least);
+    const auto size = static_cast<int64_t>(
+        points_.front().size +
+        share * (static_cast<double>(fit_.batch) - points_.front().size));
+    fit_.batch = std::clamp<int64_t>(size, 1, fit_.batch);
+    fit_.peak = try_one(fit_.batch);
+  }
+
+  // The least over all ranks.
+  std::vector<double> agreed(std::vector<double> values) const {
+    if (group_ != nullptr) {
+      group_->all_reduce(
+          values.data(),
+          values.size(),
+          collective::DataType::kFloat64,
+          collective::ReduceOp::kMin);
+    }
+    return values;
+  }
+
+  // The peak of the worst rank; infinite when one ran out of memory.
+  double try_one(int64_t size) {
+    ++fit_.trials;
+    meter_.reset();
+    double peak = std::numeric_limits<double>::infinity();
+    try {
+      trial_(size);
+      peak = static_cast<double>(meter_.peak()) +
+             options_.sample_bytes * static_cast<double>(size);
+    } catch (const std::exception& failure) {
+      if (!is_out_of_memory(failure)) {
+        throw;
+      }
+    }
+    meter_.reset();
+    peak = -agreed({-peak})[0];
+    wall_ = wall_ || !std::isfinite(peak);
+    return peak;
+  }
+
+  int64_t next_size() const {
+    const int64_t low = fit_.batch;
+    int64_t size = 0;
+    if (low == 0) {
+      return above_ / 2;
+    }
+    if (const auto guess = predicted(); guess > 0) {
+      size = guess;
+    } else {
+      size = above_ > options_.most ? low * 2 : (low + above_) / 2;
+    }
+    // From a few samples nobody sees thousands well.
+    size = std::clamp(size, low + 1, std::min(above_ - 1, low * 16));
+    if (size >= kFine && size != options_.most) {
+      const int64_t rounded = size / kCoarse * kCoarse;
+      size = rounded > low ? rounded : std::min(above_ - 1, rounded + kCoarse);
+    }
+    return size;
+  }
+
+  // Where the line through the last two peaks meets the budget; 0 while the
+  // peaks hardly differ, or when a guess has just missed: then halves are
+  // taken.
+  int64_t predicted() const {
+    const bool missed = above_ <= options_.most && fit_.trials % 2 == 0;
+    if (points_.size() < 2 || missed) {
+      return 0;
+    }
+    // By size: the two largest that were measured.
+    auto sorted = points_;
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+      return a.size < b.size;
+    });
+    const Point& b = sorted.back();
+    const Point& a = sorted[sorted.size() - 2];
+    const double rise = b.peak - a.peak;
+    if (rise < .005 * budget_) {
+      return 0;
+    }
+    const double size = b.size + (budget_ - b.peak) / rise * (b.size - a.size);
+    return static_cast<int64_t>(
+        std::clamp(size, 1., static_cast<double>(options_.most)));
+  }
+
+  const std::function<void(int64_t)>& trial_;
+  MemoryMeter& meter_;
+  collective::Communicator* group_;
+  const BatchSearchOptions& options_;
+  double limit_ = 0;
+  double budget_ = 0;
+  bool wall_ = false;  // memory ran out
+  int64_t above_ = 0;  // the smallest that is known not to fit
+  std::vector<Point> points_;
+  BatchFit fit_;
+};
+
+}  // namespace
+
+std::string BatchFit::to_string(double margin) const {
+  return fmt::format(
+      "batch {}: {} of {} a rank ({:.0f}% are kept free), {} trial{}",
+      batch,
+      format_bytes(to_bytes(peak)),
+      format_bytes(to_bytes(limit)),
+      margin * 100,
+      trials,
+      trials == 1 ? "" : "s");
+}
+
+BatchFit find_batch(
+    const std::function<void(int64_t)>& trial,
+    MemoryMeter& meter,
+    collective::Communicator* group,
+    const BatchSearchOptions& options) {
+  return Search(trial, meter, group, options).run();
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,164 @@
+#include "lockstep/train/batch_search.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "lockstep/collective/factory.h"
+#include "lockstep/wire/rendezvous.h"
+
+namespace lockstep::train {
+namespace {
+
+// A machine whose memory is a line: `base` and so much a sample.
+class LineMeter : public MemoryMeter {
+ public:
+  LineMeter(double base, double slope, double limit)
+      : base_(base), slope_(slope), limit_(limit) {}
+  void reset() override { peak_ = base_; }
+  uint64_t peak() override { return static_cast<uint64_t>(peak_); }
+  uint64_t limit() const override { return static_cast<uint64_t>(limit_); }
+  void run(int64_t size) {
+    tried_.push_back(size);
+    const double need = base_ + slope_ * static_cast<double>(size);
+    if (need > real_) {
+      throw std::bad_alloc();
+    }
+    peak_ = need;
+  }
+  double real_ = 1e18;  // where allocation itself fails
+  std::vector<int64_t> tried_;
+
+ private:
+  double base_, slope_, limit_;
+  double peak_ = 0;
+};
+
+BatchFit search(
+    LineMeter& meter,
+    int64_t most,
+    collective::Communicator* group = nullptr) {
+  BatchSearchOptions options;
+  options.most = most;
+  return find_batch(
+      [&meter](int64_t size) { meter.run(size); }, meter, group, options);
+}
+
+constexpr double kMega = 1e6;
+
+TEST(BatchSearch, FindsTheLargestWithinAFewTrials) {
+  for (const double slope : {.01, .3, 2., 17., 90., 400.}) {
+    LineMeter meter(200 * kMega, slope * kMega, 4000 * kMega);
+    const auto fit = search(meter, 1 << 20);
+    const double exact = (4000 * .9 - 200) / slope;
+    EXPECT_LE(static_cast<double>(fit.batch), exact) << slope;
+    EXPECT_GE(
+        static_cast<double>(fit.batch), std::min(exact - 8, exact * .97) - 1)
+        << slope;
+    EXPECT_LT(fit.trials, 16) << slope;
+    EXPECT_EQ(fit.trials, static_cast<int>(meter.tried_.size()));
+    EXPECT_LE(fit.peak, 3600 * kMega);
+    EXPECT_EQ(fit.limit, 4000 * kMega);
+  }
+}
+
+TEST(BatchSearch, SurvivesRunningOutOfMemory) {
+  // The machine has less than it says.
+  LineMeter meter(200 * kMega, 2 * kMega, 4000 * kMega);
+  meter.real_ = 1000 * kMega;
+  const auto fit = search(meter, 100000);
+  // 400 would be the last; the margin comes off what worked.
+  EXPECT_LE(fit.batch, 360);
+  EXPECT_GE(fit.batch, 320);
+  EXPECT_LE(fit.limit, 1000 * kMega);
+  EXPECT_GE(fit.limit, 950 * kMega);
+  EXPECT_LE(fit.peak, .91 * fit.limit);
+  EXPECT_LE(fit.trials, 17);
+}
+
+TEST(BatchSearch, NeverGoesAboveTheMost) {
+  for (const int64_t most : {1, 3, 8, 63, 100, 4096}) {
+    LineMeter meter(kMega, 1000, 4000 * kMega);
+    const auto fit = search(meter, most);
+    EXPECT_EQ(fit.batch, most);
+    for (const int64_t size : meter.tried_) {
+      EXPECT_LE(size, most);
+    }
+  }
+}
+
+TEST(BatchSearch, SaysWhenNotEvenOneFits) {
+  LineMeter meter(200 * kMega, 5000 * kMega, 4000 * kMega);
+  EXPECT_EQ(search(meter, 512).batch, 0);
+  LineMeter tight(200 * kMega, 2000 * kMega, 4000 * kMega);
+  EXPECT_EQ(search(tight, 512).batch, 1);
+  EXPECT_NE(
+      search(tight, 512).to_string(.1).find("batch 1: 2.0"), std::string::npos)
+      << search(tight, 512).to_string(.1);
+}
+
+TEST(BatchSearch, CountsWhatTheLoaderHolds) {
+  LineMeter meter(0, 1 * kMega, 1000 * kMega);
+  BatchSearchOptions options;
+  options.most = 10000;
+  options.sample_bytes = 2 * kMega;
+  const auto fit = find_batch(
+      [&meter](int64_t size) { meter.run(size); }, meter, nullptr, options);
+  EXPECT_LE(fit.batch, 300);
+  EXPECT_GE(fit.batch, 288);
+}
+
+// One rank has half the memory, another runs out of it earlier than it says.
+TEST(BatchSearch, RanksAgreeOnWhatFitsAllOfThem) {
+  const int world = 3;
+  auto rendezvous = wire::make_local_rendezvous();
+  std::vector<BatchFit> fits(world);
+  std::vector<std::vector<int64_t>> tried(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      collective::GroupOptions options;
+      options.rank = rank;
+      options.world_size = world;
+      options.kind = "host";
+      options.timeout = std::chrono::seconds(60);
+      auto group = collective::make_communicator(options, *rendezvous);
+      LineMeter meter(100 * kMega, kMega, (rank == 1 ? 2000 : 4000) * kMega);
+      if (rank == 2) {
+        meter.real_ = 1100 * kMega;
+      }
+      fits[rank] = search(meter, 100000, group.get());
+      tried[rank] = meter.tried_;
+      group->barrier();
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_LE(fits[0].batch, 900);
+  EXPECT_GE(fits[0].batch, 820);
+  EXPECT_LE(fits[0].limit, 1100 * kMega);
+  for (int rank = 1; rank < world; ++rank) {
+    EXPECT_EQ(fits[rank].batch, fits[0].batch);
+    EXPECT_EQ(fits[rank].peak, fits[0].peak);
+    EXPECT_EQ(tried[rank], tried[0]);
+  }
+}
+
+TEST(BatchSearch, OtherFailuresAreNotHidden) {
+  LineMeter meter(0, 1, 1000);
+  BatchSearchOptions options;
+  options.most = 4;
+  EXPECT_THROW(
+      find_batch(
+          [](int64_t) { throw std::runtime_error("shapes differ"); },
+          meter,
+          nullptr,
+          options),
+      std::runtime_error);
+}
+
+}  // namespace
+}  // namespace lockstep::train

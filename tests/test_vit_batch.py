@@ -1,0 +1,261 @@
+"""The batch that fits: data.batch_size=auto, trainer.recompute, and a batch
+that is too large, alone and on several ranks."""
+
+import re
+import resource
+import subprocess
+
+import pytest
+from trainer import (
+    TRAIN,
+    VIT,
+    Ranks,
+    assert_same_checkpoint,
+    clean_environment,
+    events,
+    metrics,
+    run_ranks,
+    train,
+    trained,
+)
+
+# A sample takes about 0.9 MiB in backward, the program alone about 140 MiB.
+WORDS = [
+    "vit",
+    "data=synthetic",
+    "data.length=512",
+    "data.image_size=32",
+    "model.name=vit_tiny_patch16_224",
+    "model.patch=4",
+    "model.dim=24",
+    "model.depth=8",
+    "model.heads=3",
+    "trainer.device=cpu",
+    "trainer.max_steps=3",
+    "trainer.log_every=1",
+]
+LIMIT = "trainer.memory_limit=240MiB"
+FOUND = re.compile(
+    r"batch (\d+): ([\d.]+) MiB of ([\d.]+) MiB a rank \(10% are kept free\), "
+    r"(\d+) trials?, recompute (\w+)"
+)
+
+
+def found(text):
+    match = FOUND.search(text)
+    assert match, text
+    batch, used, limit, trials, mode = match.groups()
+    assert float(used) <= 0.9 * float(limit) + 0.1
+    assert int(trials) < 20
+    return int(batch), float(used), mode
+
+
+def peak_resident(run):
+    return max(e["resident_bytes"] for e in events(run, "resource"))
+
+
+def test_auto_finds_what_fits_and_trains_as_with_that_size(tmp_path):
+    searched, given = tmp_path / "searched", tmp_path / "given"
+    done = trained(*WORDS, LIMIT, "data.batch_size=auto", f"out={searched}")
+    batch, used, mode = found(done.stdout)
+    assert mode == "none" and 32 < batch < 512
+    assert used > 0.8 * 240, "most of what may be used"
+    assert peak_resident(searched) < 1.08 * 240 * 2**20
+    trained(*WORDS, f"data.batch_size={batch}", f"out={given}")
+    assert metrics(searched) == metrics(given)
+    last = "checkpoints/last.safetensors"
+    assert_same_checkpoint(searched / last, given / last)
+    facts = events(searched, "init")[0]["facts"]
+    assert facts["batch_size"] == str(batch)
+    assert facts["batch_memory"].endswith("of 240.0 MiB")
+    # A quarter more does not fit: the search left nothing behind.
+    more = batch * 5 // 4
+    refused = train(*WORDS, LIMIT, f"data.batch_size={more}", f"out={tmp_path / 'm'}")
+    assert refused.returncode == 2
+    text = refused.stdout + refused.stderr
+    says = re.search(
+        rf"data.batch_size={more} does not fit into 240.0 MiB a rank \(10% are kept "
+        r"free\); the largest that fits with trainer.recompute=none is (\d+)",
+        text,
+    )
+    assert says, text
+    assert abs(int(says.group(1)) - batch) <= max(16, batch // 10)
+
+
+def test_auto_is_capped_by_what_the_user_says_and_by_the_shard(tmp_path):
+    done = trained(*WORDS, "data.batch_size=auto:24", f"out={tmp_path / 'a'}")
+    assert "batch 24: " in done.stdout
+    done = trained(
+        *WORDS, "data.length=20", "data.batch_size=auto", f"out={tmp_path / 'b'}"
+    )
+    assert "batch 20: " in done.stdout
+
+
+def test_ranks_agree_on_the_least(tmp_path):
+    """Rank 1 may use less: both train with what fits it."""
+
+    def words(rank):
+        return "200MiB" if rank else "400MiB"
+
+    files = []
+    for rank in range(2):
+        file = tmp_path / f"{rank}.yaml"
+        file.write_text(f"trainer: {{memory_limit: {words(rank)}}}\n")
+        files.append(file)
+    run = tmp_path / "run"
+    with Ranks(
+        tmp_path,
+        [*WORDS, "data.batch_size=auto", "--config", "mine.yaml", f"out={run}"],
+        cwd=lambda rank: link(tmp_path / f"cwd{rank}", files[rank]),
+    ) as ranks:
+        ranks.done()
+        batch, _, _ = found(ranks.output(0))
+        assert "of 200.0 MiB" in ranks.output(0)
+        assert "batch" not in ranks.output(1)
+    sizes = {e["facts"]["batch_size"] for e in events(run, "init")}
+    assert sizes == {str(batch)}
+    alone = trained(*WORDS, LIMIT, "data.batch_size=auto", f"out={tmp_path / 'one'}")
+    assert batch < found(alone.stdout)[0]
+
+
+def link(folder, file):
+    folder.mkdir()
+    (folder / "mine.yaml").symlink_to(file)
+    return folder
+
+
+def test_recompute_trades_time_for_batch(tmp_path):
+    """Equal steps, and more samples the more is computed again."""
+    sizes = {}
+    for mode in ("none", "attention", "block"):
+        run = tmp_path / mode
+        words = [f"trainer.recompute={mode}", f"out={run}"]
+        trained(*WORDS, "data.batch_size=16", *words)
+        assert metrics(run) == metrics(tmp_path / "none")
+        assert_same_checkpoint(
+            run / "checkpoints/last.safetensors",
+            tmp_path / "none/checkpoints/last.safetensors",
+        )
+        done = trained(
+            *WORDS,
+            LIMIT,
+            "data.length=4096",
+            "trainer.max_steps=1",
+            "data.batch_size=auto",
+            f"trainer.recompute={mode}",
+            f"out={tmp_path / (mode + '-auto')}",
+        )
+        batch, _, said = found(done.stdout)
+        assert said == mode
+        sizes[mode] = batch
+    assert sizes["attention"] > 1.1 * sizes["none"]
+    assert sizes["block"] > 1.5 * sizes["attention"]
+    # auto takes the least that lets the asked batch fit.
+    wanted = (sizes["none"] + sizes["attention"]) // 2
+    for batch, mode in ((24, "none"), (wanted, "attention")):
+        run = tmp_path / f"auto-{batch}"
+        trained(
+            *WORDS,
+            LIMIT,
+            "trainer.max_steps=1",
+            f"data.batch_size={batch}",
+            "trainer.recompute=auto",
+            f"out={run}",
+        )
+        assert events(run, "init")[0]["facts"]["recompute"] == mode
+    run = tmp_path / "auto-cap"
+    done = trained(
+        *WORDS,
+        LIMIT,
+        "data.length=4096",
+        "trainer.max_steps=1",
+        f"data.batch_size=auto:{(sizes['attention'] + sizes['block']) // 2}",
+        "trainer.recompute=auto",
+        f"out={run}",
+    )
+    assert found(done.stdout)[2] == "block"
+
+
+def test_recompute_on_several_ranks(tmp_path):
+    """Hooks fire inside the nested backward: buckets leave, sums are equal."""
+    for mode in ("none", "attention", "block"):
+        run_ranks(
+            tmp_path / f"{mode}-ranks",
+            [*VIT, f"trainer.recompute={mode}", f"out={tmp_path / mode}"],
+        )
+        assert metrics(tmp_path / mode) == metrics(tmp_path / "none")
+        assert_same_checkpoint(
+            tmp_path / mode / "checkpoints/last.safetensors",
+            tmp_path / "none/checkpoints/last.safetensors",
+        )
+
+
+def test_recompute_in_bf16(tmp_path):
+    for mode in ("none", "block"):
+        words = ["trainer.precision=bf16", f"trainer.recompute={mode}"]
+        trained(*VIT, *words, f"out={tmp_path / mode}")
+    assert metrics(tmp_path / "block") == metrics(tmp_path / "none")
+
+
+def limited(*words, data_bytes):
+    """Like train, with a kernel limit on the memory that may be mapped."""
+    return subprocess.run(
+        [TRAIN, *map(str, words)],
+        env=clean_environment(),
+        timeout=120,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_DATA, (data_bytes, data_bytes)
+        ),
+    )
+
+
+def test_a_step_out_of_memory_names_the_largest_batch(tmp_path):
+    """Nothing warned before: the machine has more than the process may map."""
+    done = limited(
+        *WORDS,
+        "data.length=4096",
+        "data.batch_size=1500",
+        f"out={tmp_path / 'run'}",
+        data_bytes=450 << 20,
+    )
+    text = done.stdout + done.stderr
+    assert done.returncode == 2, text
+    match = re.search(
+        r"data.batch_size=1500 does not fit .* the largest that fits .* is (\d+)", text
+    )
+    assert match and 16 < int(match.group(1)) < 600, text
+    assert "terminate called" not in text
+
+
+@pytest.mark.parametrize(
+    "words, parts",
+    [
+        (["data.batch_size=automatic"], ["data.batch_size", "automatic", "auto:MAX"]),
+        (["data.batch_size=auto:0"], ["data.batch_size", "auto:0", "auto:MAX"]),
+        (["data.batch_size=auto:x"], ["data.batch_size", "auto:x", "auto:MAX"]),
+        (
+            ["data.batch_size=auto", "data.global_batch_size=8"],
+            ["data.global_batch_size", "leave out"],
+        ),
+        (["trainer.recompute=all"], ["recompute", "all", "attention"]),
+        (["trainer.memory_limit=lots"], ["memory_limit", "lots"]),
+        (["data.batch_size=auto", "trainer.memory_limit=1MiB"], ["not even a batch"]),
+    ],
+)
+def test_bad_words(tmp_path, words, parts):
+    done = train(*VIT, *words, f"out={tmp_path / 'run'}")
+    text = done.stdout + done.stderr
+    assert done.returncode == 2, text
+    for part in parts:
+        assert part in text, text
+
+
+def test_recipes_that_cannot(tmp_path):
+    for word, part in (
+        ("data.batch_size=auto", "takes a number"),
+        ("trainer.recompute=block", "trainer.recompute is for vit"),
+    ):
+        done = train("dcgan", "data=synthetic", word, cwd=tmp_path)
+        assert done.returncode == 2 and part in done.stderr, done.stderr
