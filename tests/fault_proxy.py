@@ -41,6 +41,7 @@ class Request:
         self.path = path
         self.headers = headers  # names in lower case
         self.length = len(body)
+        self.start = body[:4096]  # of the body
 
 
 class FaultProxy:
@@ -138,11 +139,12 @@ class FaultProxy:
             answer = fault["status"], fault.get("headers", []), fault.get("body", b"")
             self.send(connection, method, *answer)
             return True
-        if kind == "stale" and (method, path) in self.answers:
-            answer = self.answers[method, path]
+        if kind == "stale" and (method, path, body) in self.answers:
+            answer = self.answers[method, path, body]
         else:
             answer = self.pass_on(method, path, headers, body)
-            self.answers[method, path] = answer
+            if len(body) < 65536:
+                self.answers[method, path, body] = answer
         if kind == "after":
             return self.reset(connection)
         status, headers, content = answer

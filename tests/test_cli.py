@@ -11,7 +11,8 @@ import pytest
 from control import LOCKSTEP, ROOT, Control
 
 VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "prices",
-         "audit", "completion"]
+         "audit", "completion", "up", "status", "ssh", "exec", "push", "pull", "scale",
+         "extend", "image", "down"]
 
 
 @pytest.fixture

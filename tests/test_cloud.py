@@ -338,7 +338,7 @@ def test_prices_fall_back_to_the_table_and_say_so(control, documents):
     )
     done = control.call("prices", "c5.xlarge", "g4dn.xlarge")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"c5\.xlarge +on-demand +\$0\.17 .* table +2025-06-01", done.stdout)
+    assert re.search(r"c5\.xlarge +on-demand +\$0\.17 .* table +2025-03-02", done.stdout)
     assert "g4dn.xlarge" in done.stdout
     assert "ec2:DescribeSpotPriceHistory" in done.stderr
     assert "pricing:GetProducts" in done.stderr

@@ -47,6 +47,8 @@ class Cloud(Bed):
         self.policy = policy or {"Version": "2012-10-17", "Statement": [allow]}
         self.documents = {}  # by action: (status, body) or a function of the call
         self.calls = []  # (action, parameters) in order
+        self.orders = {}  # by client token: (parameters, answer)
+        self.order_lock = threading.Lock()
         self.secret_seen = []  # requests in which a secret stood in the clear
         self.changed = threading.Event()
 
@@ -170,7 +172,9 @@ class Cloud(Bed):
         answer = self.documents.get(action)
         if callable(answer):
             answer = answer(parameters)
-        if answer is None:
+        if answer is None and parameters.get("ClientToken"):
+            answer = self.launch_once(handler, body, parameters)
+        elif answer is None:
             answer = self.pass_on(handler, body)
         status, text = answer
         content = text if isinstance(text, bytes) else text.encode()
@@ -181,6 +185,17 @@ class Cloud(Bed):
             handler.wfile.write(content)
         if action in ("RunInstances", "TerminateInstances"):
             self.changed.set()
+
+    def launch_once(self, handler, body, parameters):
+        """As EC2 does and moto does not: one token, one launch."""
+        with self.order_lock:
+            known = self.orders.get(parameters["ClientToken"])
+            if known and known[0] != parameters:
+                return refusal("IdempotentParameterMismatch", "another order")
+            answer = known[1] if known else self.pass_on(handler, body)
+            if answer[0] == 200:
+                self.orders[parameters["ClientToken"]] = parameters, answer
+            return answer
 
     def pass_on(self, handler, body):
         connection = http.client.HTTPConnection("127.0.0.1", self.moto_port, timeout=60)
@@ -265,6 +280,8 @@ class Machines(LeaseHosts):
         super().__init__(count=0)
         self.cloud = cloud
         self.by_instance = {}  # instance id -> alias
+        self.starting = set()
+        self.mute = lambda one: False  # instances that never boot
         self.over = set()
         self.errors = []
         self.closing = False
@@ -289,6 +306,8 @@ class Machines(LeaseHosts):
         if hasattr(self, "thread"):
             self.cloud.changed.set()
             self.thread.join(60)
+        for thread in getattr(self, "boots", []):
+            thread.join(60)
         super().__exit__()
         assert not self.errors, self.errors
 
@@ -318,8 +337,10 @@ class Machines(LeaseHosts):
                 self.ec2.terminate_instances(InstanceIds=[instance])
 
     def see(self, instance, state, one):
-        if state in ("pending", "running") and instance not in self.by_instance:
-            self.bring_up(instance, one["PrivateIpAddress"])
+        if state in ("pending", "running") and instance not in self.starting:
+            self.starting.add(instance)
+            if not self.mute(one):
+                self.bring_up(instance, one["PrivateIpAddress"])
         elif state in ("shutting-down", "terminated") and instance in self.by_instance:
             self.end_host(instance)
 
@@ -328,23 +349,35 @@ class Machines(LeaseHosts):
         host.address = address
         self.hosts[host.alias] = host
         self.write_ssh_config()
-        self.plug(host)
-        # Who may log in is what user-data says, and nobody else.
-        config = host.folder / "sshd_config"
-        text = re.sub(
-            r"AuthorizedKeysFile .*", "AuthorizedKeysFile .ssh/authorized_keys",
-            config.read_text(),
-        )
-        config.write_text(text)
-        self.boot(host)
-        self.wait_until_up(host)
-        self.by_instance[instance] = host.alias
-        answer = self.ec2.describe_instance_attribute(
-            InstanceId=instance, Attribute="userData"
-        )
-        script = base64.b64decode(answer["UserData"].get("Value", "")).decode()
-        if script:
-            self.run_user_data(host.alias, script)
+        boot = threading.Thread(target=self.first_boot, args=[instance, host])
+        self.boots = [*getattr(self, "boots", []), boot]
+        boot.start()
+
+    def first_boot(self, instance, host):
+        try:
+            self.plug(host)
+            # Who may log in is what user-data says, and nobody else. Sessions
+            # whose other end is gone end soon, as user-data has it by systemd.
+            config = host.folder / "sshd_config"
+            text = re.sub(
+                r"AuthorizedKeysFile .*",
+                "AuthorizedKeysFile .ssh/authorized_keys\n"
+                "ClientAliveInterval 2\nClientAliveCountMax 2",
+                config.read_text(),
+            )
+            config.write_text(text)
+            self.boot(host)
+            self.wait_until_up(host)
+            answer = self.ec2.describe_instance_attribute(
+                InstanceId=instance, Attribute="userData"
+            )
+            script = base64.b64decode(answer["UserData"].get("Value", "")).decode()
+            if script:
+                self.run_user_data(host.alias, script)
+            self.by_instance[instance] = host.alias
+        except Exception as error:  # told when the bed closes
+            if not self.closing:
+                self.errors.append(repr(error))
 
     def end_host(self, instance):
         if instance not in self.over:

@@ -39,29 +39,47 @@ end() {
     sleep 15
   done
 }
+# Logged in, not only knocking; or a run of lockstep.
+in_use() {
+  pgrep -f '^sshd(-session)?: [A-Za-z0-9._-]+@' >/dev/null 2>&1 ||
+    pgrep -f 'lockstep[^ ]* (agent|head|keeper)( |$)' >/dev/null 2>&1
+}
+# The time in a file of ours; nothing for what is none.
+time_in() {
+  [ -f "$1" ] || return 0
+  text=$(head -c 64 "$1" 2>/dev/null | head -n 1)
+  case $text in
+    'lockstep-lease 1 '*) text=${text#lockstep-lease 1 } ;;
+    *) return 0 ;;
+  esac
+  case $text in
+    '' | 0* | *[!0-9]*) return 0 ;;
+  esac
+  [ ${#text} -gt @DIGITS@ ] || echo "$text"
+}
 last='' due=0 wrong=''
 while :; do
   now=$(date +%s)
   read -r up _ < /proc/uptime
   up=${up%%.*}
-  line='' time=''
-  if [ -f "$folder/lease/until" ]; then
-    line=$(head -c 64 "$folder/lease/until" 2>/dev/null | head -n 1)
+  for over in "$(time_in "$folder/end")" "$(time_in "$folder/lease/end")"; do
+    if [ -n "$over" ] && [ "$now" -ge "$over" ]; then
+      end 'its time is over'
+    fi
+  done
+  time=$(time_in "$folder/lease/until")
+  if [ -n "$time" ] && [ @IDLE@ -gt 0 ] && [ "$now" -lt "$time" ] &&
+    [ $((time - now)) -lt @IDLE@ ] && in_use; then
+    time=$((now + @IDLE@))
+    echo "lockstep-lease 1 $time" > "$folder/until.new" &&
+      chown '@USER@' "$folder/until.new" &&
+      mv -f "$folder/until.new" "$folder/lease/until"
   fi
-  case $line in
-    'lockstep-lease 1 '*) time=${line#lockstep-lease 1 } ;;
-  esac
-  case $time in
-    0* | *[!0-9]*) time='' ;;
-  esac
-  if [ ${#time} -gt @DIGITS@ ]; then
-    time=''
-  fi
-  if [ -n "$time" ] && [ "$line" != "$last" ]; then
+  if [ -n "$time" ] && [ "$time" != "$last" ]; then
     if [ $((time - now)) -gt @LONGEST@ ]; then
       time=''
     else
-      last=$line
+      last=$time
       due=$((up + time - now))
     fi
   fi
@@ -82,7 +100,7 @@ LOCKSTEP_LEASE
 cat /sys/class/dmi/id/product_uuid > '@FOLDER@/board' 2>/dev/null
 echo "lockstep-lease 1 $(($(date +%s) + @LEASE@))" > '@FOLDER@/lease/until'
 chown -R '@USER@' '@FOLDER@/lease'
-if [ -d /run/systemd/system ]; then
+@END@if [ -d /run/systemd/system ]; then
   cat > /etc/systemd/system/lockstep-lease.service <<'LOCKSTEP_UNIT'
 [Unit]
 Description=ends this machine when its lockstep lease is over
@@ -96,6 +114,11 @@ OOMScoreAdjust=-1000
 [Install]
 WantedBy=multi-user.target
 LOCKSTEP_UNIT
+  # A session whose other end is gone must not count as use.
+  mkdir -p /etc/ssh/sshd_config.d
+  printf 'ClientAliveInterval 15\nClientAliveCountMax 4\n' \
+    > /etc/ssh/sshd_config.d/01-lockstep.conf
+  systemctl reload ssh 2>/dev/null || systemctl reload sshd 2>/dev/null
   systemctl daemon-reload
   systemctl enable lockstep-lease.service
   systemctl restart --no-block lockstep-lease.service
@@ -185,6 +208,13 @@ Result<std::string> make_user_data(const UserDataOptions& options) {
             format_duration(options.period),
             format_duration(options.lease)));
   }
+  if (options.idle < Duration(0) || options.idle > options.longest) {
+    return bad(
+        fmt::format(
+            "an idle time of {} is not within 0 and {}",
+            format_duration(options.idle),
+            format_duration(options.longest)));
+  }
   if (options.user.empty() || options.user.size() > 32 ||
       options.user.starts_with('-') || !has_only(options.user, "_-.")) {
     return bad(fmt::format("'{}' is no user name", options.user));
@@ -205,6 +235,15 @@ Result<std::string> make_user_data(const UserDataOptions& options) {
   text = fill(std::move(text), "FOLDER", options.folder);
   text = fill(std::move(text), "USER", options.user);
   text = fill(std::move(text), "LEASE", seconds_text(options.lease));
+  text = fill(
+      std::move(text),
+      "END",
+      options.end > 0 ? fmt::format(
+                            "echo 'lockstep-lease 1 {:.0f}' > '{}/end'\n",
+                            std::floor(options.end),
+                            options.folder)
+                      : "");
+  text = fill(std::move(text), "IDLE", seconds_text(options.idle));
   text = fill(std::move(text), "LONGEST", seconds_text(options.longest));
   text = fill(std::move(text), "PERIOD", seconds_text(options.period));
   text = fill(std::move(text), "PATIENCE", seconds_text(kLeasePatience));

@@ -7,9 +7,12 @@
 // network. It fails closed: a lease file that is absent, not ours, or further
 // in the future than the longest lease ends the machine too (after kPatience,
 // so that nobody is hit by a file that is just being replaced), and a clock
-// that is set back does not make a lease longer. The text holds no secret:
-// anybody on the machine can read it. What the cloud never boots far enough to
-// run this is the controller's to end.
+// that is set back does not make a lease longer. With an idle time the loop
+// itself renews while the machine is in use: somebody is logged in by ssh, or a
+// run of lockstep is there. Nothing renews beyond the end, which also stands in
+// <folder>/lease/end, where it can only be made earlier. The text holds no
+// secret: anybody on the machine can read it. What the cloud never boots far
+// enough to run this is the controller's to end.
 
 #include <string>
 #include <string_view>
@@ -29,6 +32,9 @@ struct UserDataOptions {
   Duration lease = std::chrono::minutes(30);  // the first, from boot
   Duration longest = std::chrono::hours(24);  // a renewal reaches no further
   Duration period = std::chrono::seconds(5);  // between two looks
+  // In use, the lease reaches at least so far; 0: use does not count.
+  Duration idle = {};
+  double end = 0;              // Unix seconds: at the latest; 0: no end
   std::string user = "root";   // who logs in and may renew the lease
   std::string authorized_key;  // a line of a .pub file; empty: none
   std::string folder = std::string(kLeaseFolder);

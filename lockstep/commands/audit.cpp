@@ -2,13 +2,16 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "lockstep/base/log.h"
 #include "lockstep/cloud/ec2/ec2.h"
 #include "lockstep/commands/cloud_access.h"
+#include "lockstep/commands/cluster_access.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/table.h"
+#include "lockstep/fleet/audit.h"
 
 namespace lockstep::commands {
 namespace {
@@ -16,25 +19,49 @@ namespace {
 struct AuditOptions {
   std::vector<std::string> regions;
   bool all = false;
+  bool fix = false;
 };
 
 struct RegionFindings {
   std::string region;
-  std::vector<cloud::Resource> resources;
+  std::vector<fleet::Audited> resources;
+  fleet::Ended ended;
   std::optional<Error> error;
 };
 
-Result<void> look(RegionFindings& findings, bool all) {
+// Clusters whose command on this machine died half-way: nobody holds their
+// journal.
+std::set<std::string> abandoned_clusters() {
+  std::set<std::string> names;
+  for (const std::string& name : known_clusters()) {
+    const os::Path folder = clusters_folder() / name;
+    const auto steps = fleet::Journal::read(folder);
+    const bool is_open =
+        steps && std::ranges::any_of(*steps, [](const auto& step) {
+          return !step.outcome.has_value();
+        });
+    if (is_open && fleet::Journal::open({.folder = folder})) {
+      names.insert(name);
+    }
+  }
+  return names;
+}
+
+Result<void> look(
+    RegionFindings& findings,
+    const AuditOptions& options,
+    const std::set<std::string>& abandoned) {
   LOCKSTEP_ASSIGN(const auto client, open_aws(findings.region));
   cloud::ec2::Ec2 ec2({.client = client.get(), .region = findings.region});
-  const cloud::Selection ours = {
-      .tags = {{std::string(cloud::kClusterTag), ""}}, .ids = {}};
-  for (const cloud::ResourceKind kind : cloud::kResourceKinds) {
-    LOCKSTEP_ASSIGN(auto found, ec2.resources(kind, ours));
-    for (cloud::Resource& one : found) {
-      if (all || !one.is_over) {
-        findings.resources.push_back(std::move(one));
-      }
+  LOCKSTEP_ASSIGN(const auto found, fleet::all_of_ours(ec2));
+  auto audited =
+      fleet::judge(found, {os::real_clock().unix_seconds(), abandoned});
+  if (options.fix) {
+    findings.ended = fleet::end_unowned(ec2, audited, os::real_clock());
+  }
+  for (fleet::Audited& one : audited) {
+    if (options.all || one.owner != fleet::Ownership::kOver) {
+      findings.resources.push_back(std::move(one));
     }
   }
   return {};
@@ -45,17 +72,34 @@ std::string tag(const cloud::Resource& one, std::string_view key) {
   return found == one.tags.end() ? "" : found->second;
 }
 
-void print(const std::vector<RegionFindings>& regions, OutputFormat format) {
+void print(
+    const std::vector<RegionFindings>& regions,
+    OutputFormat format,
+    bool fix) {
   const double now = os::real_clock().unix_seconds();
   nlohmann::json resources = nlohmann::json::array();
   nlohmann::json looked_at = nlohmann::json::array();
   Table table(
-      {"region", "kind", "id", "what", "state", "cluster", "node", "age"});
+      {"region",
+       "kind",
+       "id",
+       "what",
+       "state",
+       "cluster",
+       "node",
+       "age",
+       fix ? "what was done" : "owned by"});
+  nlohmann::json ended = nlohmann::json::array();
   for (const RegionFindings& region : regions) {
     if (!region.error) {
       looked_at.push_back(region.region);
     }
-    for (const cloud::Resource& one : region.resources) {
+    for (const fleet::Audited& audited : region.resources) {
+      const cloud::Resource& one = audited.resource;
+      const bool is_ended = std::ranges::count(region.ended.ended, one.id) > 0;
+      if (is_ended) {
+        ended.push_back(one.id);
+      }
       const std::string kind(to_string(one.kind));
       const std::string cluster = tag(one, cloud::kClusterTag);
       const std::string node = tag(one, cloud::kNodeTag);
@@ -74,6 +118,9 @@ void print(const std::vector<RegionFindings>& regions, OutputFormat format) {
            {"node", node},
            {"owner", tag(one, cloud::kOwnerTag)},
            {"over", one.is_over},
+           {"owned_by", to_string(audited.owner)},
+           {"why", audited.why},
+           {"ended", is_ended},
            {"tags", one.tags}});
       table.add(
           {region.region,
@@ -83,12 +130,17 @@ void print(const std::vector<RegionFindings>& regions, OutputFormat format) {
            one.state,
            cluster,
            node.empty() ? "-" : node,
-           one.created > 0 ? age_text(now - one.created) : "-"});
+           one.created > 0 ? age_text(now - one.created) : "-",
+           is_ended ? "ended: " + audited.why
+           : fix && audited.owner == fleet::Ownership::kNobody
+               ? "could not be ended"
+               : fmt::format(
+                     "{} ({})", to_string(audited.owner), audited.why)});
     }
   }
   if (format == OutputFormat::kJson) {
     const nlohmann::json told = {
-        {"regions", looked_at}, {"resources", resources}};
+        {"regions", looked_at}, {"resources", resources}, {"ended", ended}};
     fmt::print(
         "{}\n",
         told.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -113,12 +165,13 @@ Result<int> audit(const AuditOptions& options, const Context& context) {
   }
   std::vector<RegionFindings> regions;
   for (const std::string& name : names) {
-    regions.push_back({name, {}, {}});
+    regions.push_back({name, {}, {}, {}});
   }
+  const auto abandoned = abandoned_clusters();
   std::vector<std::thread> threads;
   for (RegionFindings& one : regions) {
-    threads.emplace_back([&one, &options] {
-      if (auto done = look(one, options.all); !done) {
+    threads.emplace_back([&] {
+      if (auto done = look(one, options, abandoned); !done) {
         one.error = std::move(done.error());
       }
     });
@@ -126,9 +179,16 @@ Result<int> audit(const AuditOptions& options, const Context& context) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  print(regions, context.format());
+  print(regions, context.format(), options.fix);
   std::optional<Error> first;
   for (RegionFindings& one : regions) {
+    for (Error& error : one.ended.failed) {
+      if (!one.error) {
+        one.error = std::move(error);
+      } else {
+        log_error(error.to_string());
+      }
+    }
     if (one.error) {
       Error error =
           std::move(*one.error).with_context("looking at " + one.region);
@@ -156,6 +216,7 @@ void add_audit(CLI::App& app, Context& context) {
       ->delimiter(',')
       ->type_name("R");
   verb->add_flag("--all", options->all, "also what is over");
+  verb->add_flag("--fix", options->fix, "end what nobody owns");
   set_action(*verb, context, [&context, options]() {
     return audit(*options, context);
   });

@@ -81,6 +81,16 @@ void add_doctor(CLI::App& app, Context& context);
 void add_data(CLI::App& app, Context& context);
 void add_prices(CLI::App& app, Context& context);
 void add_audit(CLI::App& app, Context& context);
+void add_up(CLI::App& app, Context& context);
+void add_status(CLI::App& app, Context& context);
+void add_ssh(CLI::App& app, Context& context);
+void add_exec(CLI::App& app, Context& context);
+void add_push(CLI::App& app, Context& context);
+void add_pull(CLI::App& app, Context& context);
+void add_scale(CLI::App& app, Context& context);
+void add_extend(CLI::App& app, Context& context);
+void add_image(CLI::App& app, Context& context);
+void add_down(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 
 // `lockstep far-end`: serves one ssh session.

@@ -108,6 +108,16 @@ void build(CLI::App& app, Context& context) {
   add_report(app, context);
   add_doctor(app, context);
   add_data(app, context);
+  add_up(app, context);
+  add_status(app, context);
+  add_ssh(app, context);
+  add_exec(app, context);
+  add_push(app, context);
+  add_pull(app, context);
+  add_scale(app, context);
+  add_extend(app, context);
+  add_image(app, context);
+  add_down(app, context);
   add_prices(app, context);
   add_audit(app, context);
   add_completion(app, context);

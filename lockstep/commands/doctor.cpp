@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/log.h"
+#include "lockstep/commands/cluster_access.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/fetch/datasets.h"
@@ -234,7 +235,17 @@ struct DoctorOptions {
   std::string hostfile;
   std::string ports;
   bool cloud = false;
+  std::string region;
 };
+
+Result<int> doctor_of_cloud(
+    const DoctorOptions& options,
+    const Context& context) {
+  LOCKSTEP_ASSIGN(const Settings settings, context.settings());
+  LOCKSTEP_ASSIGN(
+      const std::string region, region_of({}, options.region, settings));
+  return print_findings(look_at_cloud(region, settings), context) > 0 ? 3 : 0;
+}
 
 // "20000-20100".
 Result<int> doctor_of_hosts(
@@ -277,13 +288,11 @@ void add_doctor(CLI::App& app, Context& context) {
   verb->add_option(
           "--ports", options->ports, "the range that is open between hosts")
       ->type_name("FIRST-LAST");
-  verb->add_flag("--cloud", options->cloud, "look at the cloud")
-      ->group("Other machines (not part of this version)");
+  verb->add_flag("--cloud", options->cloud, "look at the cloud");
+  verb->add_option("--region", options->region, "of the cloud")->type_name("R");
   set_action(*verb, context, [&context, options]() -> Result<int> {
     if (options->cloud) {
-      return Error(
-          ErrorCode::kInvalidInput,
-          "--cloud: looking at the cloud is not part of this version");
+      return doctor_of_cloud(*options, context);
     }
     if (!options->hosts.empty() || !options->hostfile.empty()) {
       return doctor_of_hosts(*options, context);

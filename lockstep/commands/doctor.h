@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/result.h"
+#include "lockstep/commands/command.h"
 #include "lockstep/commands/port_range.h"
 #include "lockstep/launch/hosts.h"
 #include "lockstep/reach/session.h"
@@ -31,5 +32,10 @@ struct HostsQuestion {
 // Reaches all hosts side by side, looks at each, then at the way between each
 // two. A host that cannot be used has a broken finding.
 std::vector<Finding> look_at_hosts(const HostsQuestion& question);
+
+// Credentials, permissions, quotas and prices of a cloud's region.
+std::vector<Finding> look_at_cloud(
+    const std::string& region,
+    const Settings& settings);
 
 }  // namespace lockstep::commands

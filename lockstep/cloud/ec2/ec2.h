@@ -57,6 +57,9 @@ class Ec2 : public Provider {
       const std::string& name,
       const Tags& tags) override;
 
+  // Whether the account may make this call ("RunInstances",
+  // "CreateSecurityGroup", "ImportKeyPair"), asked without making it.
+  Result<bool> may(const std::string& action);
   // All types of the region by name, for hints.
   Result<std::vector<std::string>> type_names();
 

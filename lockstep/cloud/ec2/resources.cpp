@@ -132,4 +132,34 @@ Result<std::string> Ec2::bake_image(
   return fetch::xml_text(reply.root, "imageId");
 }
 
+Result<bool> Ec2::may(const std::string& action) {
+  Call call(action);
+  call.add("DryRun", "true");
+  if (action == "RunInstances") {
+    call.add("ImageId", "ami-00000000000000000")
+        .add("InstanceType", "t3.micro")
+        .add("MinCount", "1")
+        .add("MaxCount", "1");
+  } else if (action == "CreateSecurityGroup") {
+    call.add("GroupName", "lockstep-doctor")
+        .add("GroupDescription", "lockstep: never made");
+  } else if (action == "ImportKeyPair") {
+    call.add("KeyName", "lockstep-doctor").add("PublicKeyMaterial", "AAAA");
+  }
+  fetch::AwsFault fault;
+  auto asked = send(*options_.client, options_.region, call, &fault);
+  if (asked || fault.code == "DryRunOperation") {
+    return true;
+  }
+  const auto failure = failure_of(asked.error());
+  if (failure == Failure::kPermission) {
+    return false;
+  }
+  // It was let in, and stumbled over what we made up.
+  if (failure == Failure::kNotFound || failure == Failure::kBadRequest) {
+    return true;
+  }
+  return Error(std::move(asked.error()));
+}
+
 }  // namespace lockstep::cloud::ec2

@@ -1,0 +1,37 @@
+#pragma once
+
+// What verbs of clusters show and ask: the price before, the nodes after. And
+// the way from a cluster that is wanted to one that is there, for `up` and
+// `scale`.
+
+#include <string>
+#include <vector>
+
+#include "lockstep/commands/cluster_access.h"
+
+namespace lockstep::commands {
+
+// Type, market, dollars an hour, quota, and what it can come to, on stderr.
+void show_plan(const fleet::Cluster& cluster, const fleet::Plan& plan);
+
+// "Proceed? [Y/n]"; without a terminal only `yes` is an answer.
+Result<bool> may_proceed(bool yes);
+
+struct NodeRow {
+  fleet::Node node;
+  std::string cluster;
+  std::string region;
+  std::optional<Duration> lease_left;
+  Money cost;
+};
+void print_nodes(const std::vector<NodeRow>& rows, OutputFormat format);
+
+// Plan, price, question, machines, table.
+Result<int> bring_up(
+    const fleet::Cluster& cluster,
+    const Settings& settings,
+    bool yes,
+    Interrupt& interrupt,
+    OutputFormat format);
+
+}  // namespace lockstep::commands

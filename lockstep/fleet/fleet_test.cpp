@@ -1,0 +1,246 @@
+#include "lockstep/fleet/fleet.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lockstep/cloud/failure.h"
+#include "lockstep/fleet/fake_nodes_test.h"
+
+namespace lockstep::fleet {
+namespace {
+
+using cloud::cloud_error;
+using cloud::Failure;
+
+TEST(Fleet, BringsUpWhatIsWantedAndGivesItBack) {
+  World world;
+  Cluster cluster = small_cluster(3);
+  cluster.groups[0].setup = {"docker", "echo hello"};
+  const auto nodes = world.up(cluster);
+  ASSERT_TRUE(nodes) << nodes.error().to_string();
+  ASSERT_EQ(nodes->size(), 3U);
+  EXPECT_EQ((*nodes)[2].name, "blue-2");
+  for (const Node& node : *nodes) {
+    EXPECT_EQ(node.instance.zone, (*nodes)[0].instance.zone);
+    const auto& scripts = world.shell.scripts[node.name];
+    EXPECT_NE(scripts.back().find("echo hello"), std::string::npos);
+  }
+  const auto machines = *world.cloud.instances({});
+  for (const auto& one : machines) {
+    EXPECT_EQ(tag_of(one.tags, cloud::kClusterTag), "blue");
+    EXPECT_EQ(tag_of(one.tags, kTimerTag), "runs");
+    EXPECT_EQ(tag_of(one.tags, cloud::kOwnerTag), "me@here");
+    EXPECT_GE(std::atof(tag_of(one.tags, kHourlyTag).c_str()), 1.0);
+  }
+  ASSERT_TRUE(world.down());
+  EXPECT_EQ(world.num_things(), 0U);
+  // Again, with the same name, is another life.
+  ASSERT_TRUE(world.up(cluster));
+  EXPECT_EQ(world.cloud.num_live(), 3U);
+  EXPECT_EQ(world.cloud.num_launched(), 6U);
+}
+
+TEST(Fleet, UpAgainChangesNothingAndScalesInBothDirections) {
+  World world;
+  ASSERT_TRUE(world.up(small_cluster(2)));
+  ASSERT_TRUE(world.up(small_cluster(2)));
+  EXPECT_EQ(world.cloud.num_launched(), 2U);
+  ASSERT_TRUE(world.up(small_cluster(4)));
+  EXPECT_EQ(world.cloud.num_launched(), 4U);
+  const auto one = world.up(small_cluster(1));
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->front().name, "blue-0");
+  EXPECT_EQ(world.cloud.num_live(), 1U);
+}
+
+// The controller dies around every record; each time the next `up` finishes,
+// or the next `down` undoes, and nothing is launched twice.
+TEST(Fleet, ACrashAroundAnyRecordIsFinishedOrUndone) {
+  using Moment = JournalOptions::Moment;
+  int records = 0;
+  Cluster cluster = small_cluster(3);
+  cluster.groups[0].setup = {"echo hello"};
+  {
+    World world;
+    ASSERT_TRUE(world.up(cluster, [&](int number, Moment) {
+      records = std::max(records, number);
+      return Result<void>();
+    }));
+  }
+  ASSERT_GT(records, 15);
+  for (int stop = 1; stop <= records; ++stop) {
+    for (const Moment moment : {Moment::kBefore, Moment::kAfter}) {
+      for (const bool finish : {true, false}) {
+        World world;
+        bool crashed = false;
+        // Nothing can be written any more, so nothing is begun any more.
+        (void)world
+            .up(cluster,
+                [&](int number, Moment when) -> Result<void> {
+                  if (number == stop && when == moment) {
+                    crashed = true;
+                    return Error(ErrorCode::kAborted, "killed");
+                  }
+                  return {};
+                })
+            .has_value();
+        ASSERT_TRUE(crashed) << stop;
+        const size_t before = world.cloud.num_launched();
+        EXPECT_LE(before, 3U);
+        if (finish) {
+          const auto nodes = world.up(cluster);
+          ASSERT_TRUE(nodes) << stop << ": " << nodes.error().to_string();
+          EXPECT_EQ(world.cloud.num_live(), 3U) << stop;
+          EXPECT_EQ(world.cloud.num_launched(), 3U) << stop;
+        } else {
+          const auto gone = world.down();
+          ASSERT_TRUE(gone) << stop << ": " << gone.error().to_string();
+          EXPECT_EQ(world.num_things(), 0U) << stop;
+          EXPECT_EQ(world.cloud.num_launched(), before) << stop;
+        }
+      }
+    }
+  }
+}
+
+TEST(Fleet, AMachineOfWhichNobodyHeardIsFoundAgain) {
+  World world;
+  // Its answer is lost, and the cloud does not list it for a while.
+  world.cloud.set_blindness(std::chrono::seconds(8));
+  world.cloud.lose_answer("launch");
+  const auto lost = world.up(small_cluster(1));
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(world.cloud.num_launched(), 1U);
+  EXPECT_EQ(world.cloud.num_live(), 0U);
+  EXPECT_EQ(world.num_things(), 0U);
+}
+
+TEST(Fleet, ShortagesLeadToOtherPlacesOrToTheMinimum) {
+  World world;
+  Cluster cluster = small_cluster(3);
+  world.cloud.set_capacity("c5.xlarge", 1);
+  const auto refused = world.up(cluster);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(cloud::failure_of(refused.error()), Failure::kQuota)
+      << refused.error().to_string();
+  EXPECT_EQ(world.num_things(), 0U);
+  cluster.groups[0].fallback = {"m5.xlarge"};
+  const auto mixed = world.up(cluster);
+  ASSERT_TRUE(mixed) << mixed.error().to_string();
+  EXPECT_EQ((*mixed)[0].instance.type, "c5.xlarge");
+  EXPECT_EQ((*mixed)[2].instance.type, "m5.xlarge");
+  ASSERT_TRUE(world.down());
+  cluster.groups[0].fallback.clear();
+  cluster.groups[0].minimum = 1;
+  const auto fewer = world.up(cluster);
+  ASSERT_TRUE(fewer) << fewer.error().to_string();
+  EXPECT_EQ(fewer->size(), 1U);
+}
+
+TEST(Fleet, OneThatNeverAnswersIsToldAndEverythingIsGivenBack) {
+  World world;
+  world.shell.silent = {"blue-1"};
+  const auto refused = world.up(small_cluster(2));
+  ASSERT_FALSE(refused);
+  const std::string words = refused.error().to_string();
+  EXPECT_NE(words.find("blue-1"), std::string::npos) << words;
+  EXPECT_NE(words.find("did not answer ssh within 5m"), std::string::npos)
+      << words;
+  EXPECT_NE(words.find("Connection refused"), std::string::npos) << words;
+  EXPECT_EQ(refused.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(world.num_things(), 0U);
+  Cluster cluster = small_cluster(2);
+  cluster.groups[0].minimum = 1;
+  const auto one = world.up(cluster);
+  ASSERT_TRUE(one) << one.error().to_string();
+  EXPECT_EQ(one->size(), 1U);
+  EXPECT_EQ(world.cloud.num_live(), 1U);
+}
+
+TEST(Fleet, ASetUpThatFailsGivesEverythingBack) {
+  World world;
+  Cluster cluster = small_cluster(2);
+  cluster.groups[0].setup = {"true", "apt-get install nonsense"};
+  world.shell.failing["blue-1"] = "nonsense";
+  const auto refused = world.up(cluster);
+  ASSERT_FALSE(refused);
+  const std::string words = refused.error().to_string();
+  EXPECT_NE(words.find("blue-1: set-up step 2"), std::string::npos) << words;
+  EXPECT_NE(words.find("exit code 7"), std::string::npos) << words;
+  EXPECT_EQ(world.num_things(), 0U);
+}
+
+TEST(Fleet, AFailedScaleKeepsWhatWasThere) {
+  World world;
+  ASSERT_TRUE(world.up(small_cluster(2)));
+  // Whatever fails, and wherever.
+  for (const std::string call : {"instances", "key_pair", "launch"}) {
+    world.cloud.fail(call, cloud_error(Failure::kPermission, "no"), 1);
+    ASSERT_FALSE(world.up(small_cluster(3))) << call;
+    EXPECT_EQ(world.cloud.num_live(), 2U) << call;
+  }
+  world.shell.silent = {"blue-3"};
+  ASSERT_FALSE(world.up(small_cluster(4)));
+  EXPECT_EQ(world.cloud.num_live(), 2U);
+  world.stopped = true;
+  const auto stopped = world.up(small_cluster(3));
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code(), ErrorCode::kInterrupted);
+  EXPECT_EQ(world.cloud.num_live(), 2U);
+}
+
+TEST(Fleet, RefusalsEndItAtOnceAndLeaveNothing) {
+  for (const std::string call :
+       {"key_pair", "security_group", "launch", "set_tags"}) {
+    for (const Failure failure :
+         {Failure::kPermission,
+          Failure::kBadRequest,
+          Failure::kCredentials,
+          Failure::kTransient}) {
+      World world;
+      world.cloud.fail(call, cloud_error(failure, "in the cloud's words"), 9);
+      const auto refused = world.up(small_cluster(2));
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(cloud::failure_of(refused.error()), failure) << call;
+      EXPECT_EQ(world.num_things(), 0U) << call;
+    }
+  }
+}
+
+TEST(Fleet, CostsAreThoseOfAllLives) {
+  World world;
+  ASSERT_TRUE(world.up(small_cluster(2)));
+  world.clock.advance(std::chrono::hours(1));
+  ASSERT_TRUE(world.up(small_cluster(1)));
+  world.clock.advance(std::chrono::hours(1));
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  Fleet fleet(world.options(*journal));
+  const auto cost = fleet.cost();
+  ASSERT_TRUE(cost);
+  // A disk costs a little too.
+  EXPECT_NEAR(cost->so_far.dollars(), 3, 0.05);
+  EXPECT_NEAR(cost->hourly.dollars(), 1, 0.02);
+}
+
+TEST(Fleet, TheEndOfABudgetIsInTheMachinesOwnTimer) {
+  World world;
+  Cluster cluster = small_cluster(2);
+  cluster.budget = Money::from_dollars(4);
+  const double now = world.clock.unix_seconds();
+  ASSERT_TRUE(world.up(cluster));
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  const std::string script =
+      journal->last("launch")->order.value("user_data", "");
+  const size_t at = script.find("' > '/var/lib/lockstep/end'");
+  ASSERT_NE(at, std::string::npos);
+  const double end = std::atof(script.substr(at - 10, 10).c_str());
+  // Two machines at a dollar: two hours, less a little for disk and shutdown.
+  EXPECT_LT(end, now + 7200);
+  EXPECT_GT(end, now + 7000);
+}
+
+}  // namespace
+}  // namespace lockstep::fleet

@@ -1,0 +1,38 @@
+#pragma once
+
+// The lease of a node as the controller sees it: texts of sh that read and
+// renew the file of cloud/user_data.h on the node, by the node's own clock.
+// Pure but for the two functions that take a shell.
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/result.h"
+#include "lockstep/fleet/node.h"
+
+namespace lockstep::fleet {
+
+struct LeaseState {
+  double until = 0;  // Unix seconds, by the node's clock
+  Duration left = {};
+};
+
+// Prints "lease <until> <now>"; fails while the timer does not run.
+std::string lease_look_script();
+// Reaches `time` from now; a lease that reaches further stays.
+std::string lease_renew_script(Duration time);
+// The machine ends at that time (Unix seconds) at the latest, whoever renews; a
+// later time than one that stands changes nothing.
+std::string lease_end_script(double at);
+Result<LeaseState> parse_lease_look(const std::string& text);
+
+Result<LeaseState>
+look_at_lease(NodeShell& shell, const Node& node, os::Deadline deadline);
+// All nodes side by side; the errors of those that failed, as one.
+Result<void> renew_leases(
+    NodeShell& shell,
+    const std::vector<Node>& nodes,
+    Duration time,
+    os::Deadline deadline);
+
+}  // namespace lockstep::fleet

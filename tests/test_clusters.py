@@ -1,0 +1,364 @@
+"""Clusters, as a user has them: machines of a cloud that are hosts of the test
+bed, from `up` to `down`. The AWS SDK is the witness of what exists."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import time
+
+import pytest
+from clusters import Laptop, Site, tags_of
+from testbed import ROOT, needs_root, wait_for
+from testbed_cloud import REGION, Cloud, Machines, refusal
+
+pytestmark = needs_root
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with Cloud() as cloud, Machines(cloud) as machines:
+        yield Site(cloud, machines)
+        assert not cloud.secret_seen
+
+
+@pytest.fixture
+def site(bed):
+    bed.reset()
+    yield bed
+    bed.reset()
+    bed.machines.mute = lambda one: False
+    live = [one["InstanceId"] for one in bed.live()]
+    if live:
+        bed.ec2.terminate_instances(InstanceIds=live)
+
+
+@pytest.fixture
+def laptop(site, tmp_path):
+    laptop = Laptop(tmp_path, site)
+    yield laptop
+    laptop.end_all()
+
+
+def test_from_up_to_down(site, laptop):
+    site.cloud.calls.clear()
+    done = laptop.up(
+        laptop.file("blue", setup_timeout="60s", nodes={
+            "c5.xlarge": {"count": 2, "setup": ["echo one > ~/one", "echo two >> ~/one"]}
+        }, tags={"team": "vision"}, budget="5 USD"),
+    )
+    assert done.returncode == 0, done.stderr
+    # Before spending: type, market, dollars an hour, quota, total.
+    for word in ("c5.xlarge", "on-demand", "0.17", "640 vCPUs", "an hour", "at most"):
+        assert word in done.stderr, done.stderr
+    nodes = json.loads(done.stdout)
+    assert [one["node"] for one in nodes] == ["blue-0", "blue-1"]
+    live = site.live("blue")
+    assert len(live) == 2
+    for one in live:
+        tags = tags_of(one)
+        assert tags["lockstep:timer"] == "runs" and tags["team"] == "vision"
+        assert 0.17 < float(tags["lockstep:hourly"]) < 0.2
+        [group] = one["SecurityGroups"]
+        rules = site.ec2.describe_security_groups(GroupIds=[group["GroupId"]])
+        assert "0.0.0.0/0" not in str(rules["SecurityGroups"][0]["IpPermissions"])
+    # The table of status.
+    told = json.loads(laptop.call("status", "--output", "json").stdout)
+    assert {one["node"] for one in told} == {"blue-0", "blue-1"}
+    for one in told:
+        assert one["cost"] > 0 and one["dollars_per_hour"] > 0.17
+        assert 0 < one["lease_left_seconds"] <= 61
+    table = laptop.call("status", "blue").stdout
+    for word in ("node", "type", "zone", "age", "lease left", "cost so far", "blue-1"):
+        assert word in table
+    # ssh, exec, push, pull.
+    one = laptop.call("ssh", "blue-1", "--", "cat ~/one; exit 3")
+    assert one.stdout == "one\ntwo\n" and one.returncode == 3, one.stderr
+    every = laptop.call("exec", "blue", "--", "hostname && echo $((1+1))")
+    assert every.returncode == 0, every.stderr
+    assert every.stdout.count("] 2\n") == 2 and "[blue-0] " in every.stdout
+    quoted = laptop.call("exec", "blue", "--node", "0", "--", "echo", "a  b", "$HOME")
+    assert quoted.stdout == "a  b $HOME\n"
+    failed = laptop.call("exec", "blue", "--", "exit 7")
+    assert failed.returncode == 1 and "blue-1: exit code 7" in failed.stderr
+    folder = laptop.folder / "data"
+    folder.mkdir()
+    (folder / "a b").write_text("x" * 100000)
+    pushed = laptop.call("push", "blue", "data", "~/in")
+    assert pushed.returncode == 0, pushed.stderr
+    assert laptop.call("exec", "blue", "--node", "blue-1", "--",
+                       "cat ~/in/data/* | wc -c").stdout.strip() == "100000"
+    pulled = laptop.call("pull", "blue", "in/data", "out")
+    assert pulled.returncode == 0, pulled.stderr
+    for node in ("blue-0", "blue-1"):
+        assert (laptop.folder / "out" / node / "data" / "a b").stat().st_size == 100000
+    absent = laptop.call("pull", "blue", "nothing", "out", "--node", "0")
+    assert absent.returncode == 1 and "nothing" in absent.stderr
+    # Longer.
+    extended = laptop.call("extend", "blue", "2h")
+    assert extended.returncode == 0, extended.stderr
+    told = json.loads(laptop.call("status", "--output", "json").stdout)
+    assert all(7000 < one["lease_left_seconds"] <= 7200 for one in told)
+    # Other numbers; a set-up that stands is not run again.
+    more = laptop.call("scale", "blue", "c5.xlarge=3", "-y", timeout=120)
+    assert more.returncode == 0, more.stderr
+    assert len(site.live("blue")) == 3
+    assert laptop.call("ssh", "blue-0", "--", "cat ~/one").stdout == "one\ntwo\n"
+    fewer = laptop.call("scale", "blue", "c5.xlarge=1", "-y", timeout=120)
+    assert fewer.returncode == 0, fewer.stderr
+    assert [tags_of(i)["lockstep:node"] for i in site.live("blue")] == ["blue-0"]
+    # An image.
+    baked = laptop.call("image", "bake", "blue", "my-base", "--output", "quiet")
+    assert baked.returncode == 0, baked.stderr
+    image = site.ec2.describe_images(ImageIds=[baked.stdout.strip()])["Images"][0]
+    assert image["Name"] == "my-base"
+    down = laptop.call("down", "blue")
+    assert down.returncode == 0, down.stderr
+    assert "1 machine given back" in down.stdout and "$" in down.stdout
+    assert site.live("blue") == [] and site.others() == []
+    assert "no machines" in laptop.call("status").stdout
+    # Nothing of the key or the account is where it does not belong.
+    state = laptop.folder / "state"
+    text = "".join(
+        path.read_text(errors="replace")
+        for path in state.rglob("*") if path.is_file() and path.name != "key"
+    )
+    assert site.cloud.key[1] not in text and "PRIVATE KEY" not in text
+
+
+def test_idle_machines_give_themselves_back(site, laptop):
+    done = laptop.up(laptop.file("lazy", idle="12s"))
+    assert done.returncode == 0, done.stderr
+    first = site.live("lazy")
+    # A session on one of them keeps both.
+    session = laptop.start("ssh", "lazy-0", "--", "sleep 25")
+    session.wait(90)
+    assert session.returncode == 0, session.stderr.read()
+    assert len(site.live("lazy")) == 2
+    wait_for(lambda: not site.live("lazy"), "they are given back", 90)
+    assert len(site.instances("lazy")) == len(first) == 2
+    gone = laptop.call("ssh", "lazy-0", "--", "true")
+    assert gone.returncode == 3 and "no machines" in gone.stderr
+    audit = json.loads(laptop.call("audit", "--fix", "--output", "json").stdout)
+    assert {one["kind"] for one in audit["resources"] if one["ended"]} <= {
+        "key pair", "security group"
+    }
+
+
+def test_a_budget_ends_machines_without_anybodys_help(site, laptop):
+    # 2 machines at about 0.17: this is 50 s of them, less the time to shut down.
+    done = laptop.up(laptop.file("poor", budget="0.0058 USD", idle="1h"))
+    assert done.returncode == 0, done.stderr
+    cost = 0.1741 * 2 / 3600
+    started = min(one["LaunchTime"].timestamp() for one in site.live("poor"))
+    extended = laptop.call("extend", "poor", "2h")
+    assert extended.returncode == 0, extended.stderr
+    wait_for(lambda: not site.live("poor"), "the budget ends them", 120)
+    assert (time.time() - started) * cost < 0.0058
+
+
+def test_interrupted_up_gives_back(site, laptop):
+    site.machines.mute = lambda one: True
+    command = laptop.start("up", laptop.file("halt"), "-y")
+    wait_for(lambda: len(site.live("halt")) == 2, "both are launched")
+    command.send_signal(signal.SIGTERM)
+    _, words = command.communicate(timeout=60)
+    assert command.returncode == 130, words
+    assert site.live("halt") == [] and site.others() == []
+
+
+def test_without_a_terminal_it_must_be_told(site, laptop):
+    done = laptop.call("up", laptop.file("asked"))
+    assert done.returncode == 2 and "-y" in done.stderr
+    assert site.instances("asked") == [] and site.others() == []
+
+
+def test_two_commands_at_once_on_one_cluster(site, laptop):
+    site.machines.mute = lambda one: True
+    first = laptop.start("up", laptop.file("one"), "-y")
+    wait_for(lambda: laptop.journal("one"), "it works")
+    second = laptop.up(laptop.file("one"))
+    assert second.returncode == 3 and "another lockstep command" in second.stderr
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert site.live("one") == []
+
+
+def test_down_works_where_the_cluster_was_never_seen(site, laptop, tmp_path):
+    assert laptop.up(laptop.file("far", nodes={"c5.xlarge": 1})).returncode == 0
+    other = Laptop(tmp_path / "other", site)
+    seen = json.loads(other.call("status", "--output", "json").stdout)
+    assert [one["node"] for one in seen] == ["far-0"]
+    assert seen[0]["dollars_per_hour"] > 0.17
+    # Its timer was seen to run: it is owned, and no audit ends it.
+    audit = json.loads(other.call("audit", "--fix", "--output", "json").stdout)
+    assert audit["ended"] == []
+    owned = {one["kind"]: one["owned_by"] for one in audit["resources"]}
+    assert owned["instance"] == "its lease"
+    assert owned["key pair"] in ("its maker", "its cluster")
+    done = other.call("down", "far", "--region", REGION)
+    assert done.returncode == 0, done.stderr
+    assert site.live("far") == [] and site.others() == []
+
+
+# Bad input: a clear error within its time, machines given back.
+
+
+def nothing_is_left(site, name):
+    assert site.live(name) == []
+    assert site.others() == []
+
+
+@pytest.mark.parametrize(
+    "code, words, exit_code, hint",
+    [
+        ("InsufficientInstanceCapacity", "none is free", 3, "fallback"),
+        ("VcpuLimitExceeded", "your limit is 0", 3, "quota"),
+        ("UnauthorizedOperation", "You are not authorized", 2, "ec2:RunInstances"),
+        ("InsufficientFreeAddressesInSubnet", "no addresses", 3, "no addresses"),
+        ("AuthFailure", "not able to validate", 2, "credentials"),
+    ],
+)
+def test_a_refused_launch_is_told(site, laptop, code, words, exit_code, hint):
+    site.cloud.documents["RunInstances"] = refusal(code, words, 403 if exit_code == 2 else 400)
+    done = laptop.up(laptop.file("bad"))
+    assert done.returncode == exit_code, done.stderr
+    assert words in done.stderr and hint in done.stderr
+    nothing_is_left(site, "bad")
+
+
+def test_a_shortage_leads_to_the_next_type(site, laptop):
+    def answer(parameters):
+        if parameters["InstanceType"] == "c5.xlarge":
+            return refusal("InsufficientInstanceCapacity", "none is free")
+        return None
+
+    site.cloud.documents["RunInstances"] = answer
+    done = laptop.up(laptop.file("other", nodes={
+        "c5.xlarge": {"count": 1, "fallback": ["m5.xlarge"]}
+    }))
+    assert done.returncode == 0, done.stderr
+    assert [one["type"] for one in json.loads(done.stdout)] == ["m5.xlarge"]
+    assert laptop.call("down", "other").returncode == 0
+    nothing_is_left(site, "other")
+
+
+@pytest.mark.parametrize(
+    "keys, hint",
+    [
+        ({"nodes": {"c5.xlrage": 1}}, "'c5.xlarge'"),
+        ({"region": "mars-north-1"}, ""),
+        ({"image_id": "ami-00000000000000000"}, "ami-00000000000000000"),
+        ({"nodes": {"a1.large": 1}}, "x86_64"),
+        ({"subnet": "subnet-00000000"}, "subnet-00000000"),
+        ({"security_group": "sg-00000000"}, "sg-00000000"),
+        ({"key": "no/such/key"}, "no/such/key"),
+        ({"budget": "0.001 USD"}, "below the cost of one minute"),
+        ({"nodes": {"c5.xlarge": 0}}, "count"),
+        ({"ssh_from": ["0.0.0.0/0"]}, "open ssh to the world"),
+        ({"instance_type": "c5.xlarge"}, "instance_type"),
+    ],
+)
+def test_a_bad_cluster_file_is_told(site, laptop, keys, hint):
+    done = laptop.up(laptop.file("bad", **keys))
+    assert done.returncode in (2, 3), done.stderr
+    assert hint in done.stderr, done.stderr
+    assert "lockstep:" in done.stderr
+    nothing_is_left(site, "bad")
+
+
+def test_a_key_that_others_can_read_is_refused(site, laptop):
+    key = laptop.folder / "key"
+    key.write_text("not even a key\n")
+    key.chmod(0o644)
+    done = laptop.up(laptop.file("bad", key=str(key)))
+    assert done.returncode == 2
+    assert "read by others" in done.stderr and f"chmod 600 {key}" in done.stderr
+    nothing_is_left(site, "bad")
+
+
+def test_an_unknown_price_under_a_budget_is_refused(site, laptop):
+    site.cloud.documents["GetProducts"] = 200, json.dumps({"PriceList": []})
+    site.cloud.documents["DescribeSpotPriceHistory"] = 200, "<r/>"
+    keys = {"nodes": {"x1.16xlarge": 1}, "budget": "9 USD"}
+    done = laptop.up(laptop.file("bad", **keys))
+    assert done.returncode == 2 and "nobody knows the price of x1.16xlarge" in done.stderr
+    assert "price_may_be_unknown" in done.stderr
+    nothing_is_left(site, "bad")
+
+
+def test_a_quota_that_is_too_small_is_told_first(site, laptop):
+    quota = {"Quota": {"Value": 6.0, "QuotaName": "vCPUs of the class"}}
+    site.cloud.documents["GetServiceQuota"] = 200, json.dumps(quota)
+    done = laptop.up(laptop.file("bad"))
+    assert done.returncode == 3 and "8 are needed" in done.stderr, done.stderr
+    nothing_is_left(site, "bad")
+    assert site.instances("bad") == []
+
+
+def test_a_machine_that_never_answers_is_given_back(site, laptop):
+    site.machines.mute = lambda one: tags_of(one)["lockstep:node"] == "mute-1"
+    begun = time.monotonic()
+    done = laptop.up(laptop.file("mute", ssh_timeout="12s"))
+    assert done.returncode == 3, done.stderr
+    assert "mute-1" in done.stderr and "did not answer ssh within" in done.stderr
+    assert time.monotonic() - begun < 100
+    nothing_is_left(site, "mute")
+    # Without it, when that is enough.
+    enough = laptop.up(laptop.file(
+        "mute", ssh_timeout="12s", nodes={"c5.xlarge": {"count": 2, "minimum": 1}}
+    ))
+    assert enough.returncode == 0, enough.stderr
+    assert len(site.live("mute")) == 1
+    assert laptop.call("down", "mute").returncode == 0
+
+
+def test_a_set_up_that_fails_is_told(site, laptop):
+    done = laptop.up(laptop.file("broken", nodes={
+        "c5.xlarge": {"setup": "echo this went wrong >&2; exit 5"}
+    }))
+    assert done.returncode == 3, done.stderr
+    assert "broken-0: set-up step 1" in done.stderr
+    assert "exit code 5" in done.stderr and "this went wrong" in done.stderr
+    nothing_is_left(site, "broken")
+
+
+@pytest.mark.parametrize(
+    "words, hint",
+    [
+        (["ssh", "nothing-0"], "no cluster 'nothing'"),
+        (["ssh", "nothing"], "is no node"),
+        (["exec", "nothing", "--", "true"], "no cluster"),
+        (["exec", "nothing"], "no command"),
+        (["extend", "nothing", "soon"], "soon"),
+        (["extend", "nothing", "90d"], "at most"),
+        (["scale", "nothing", "c5.xlarge"], "no cluster"),
+        (["image", "bake", "nothing", "x"], "3 to 128"),
+        (["down", "9"], "no name of a cluster"),
+        (["up", "nothing.yaml"], "nothing.yaml"),
+        (["push", "nothing", "absent"], "is not there"),
+    ],
+)
+def test_bad_words(site, laptop, words, hint):
+    done = laptop.call(*words)
+    assert done.returncode == 2, done.stderr
+    assert hint in done.stderr
+
+
+@pytest.mark.parametrize("name", ["aws-cpu", "aws-gpu", "aws-spot"])
+def test_the_examples_run_as_they_are(site, laptop, name):
+    """But for what the bed is: its network, its user, no docker to install."""
+    done = laptop.up(
+        ROOT / "examples" / f"{name}.yaml", "user=root",
+        f"subnet={site.machines.subnet_id}", "ssh_from=[203.0.113.7/32]",
+        *(["nodes.g4dn.xlarge.setup=true"] if name == "aws-gpu" else []),
+    )
+    assert done.returncode == 0, done.stderr
+    cluster = json.loads(done.stdout)[0]["cluster"]
+    live = site.live(cluster)
+    assert len(live) == {"aws-cpu": 2, "aws-gpu": 1, "aws-spot": 4}[name]
+    if name == "aws-spot":
+        assert {one.get("InstanceLifecycle") for one in live} == {"spot"}
+    assert laptop.call("down", cluster).returncode == 0
+    nothing_is_left(site, cluster)
