@@ -31,6 +31,7 @@ class Site:
         terms = {"OnDemand": {"A.B": {"priceDimensions": {"A.B.C": price}}}}
         self.cloud.documents.clear()
         self.cloud.documents.update({
+            "CreateImage": self.create_image,
             "GetParameter": (200, json.dumps(parameter)),
             "GetServiceQuota": (200, json.dumps(quota)),
             "GetProducts": (
@@ -44,6 +45,13 @@ class Site:
                 "</spotPriceHistorySet></r>",
             ),
         })
+
+    def create_image(self, parameters):
+        """moto fails over tags for the disk of an image: made by the witness."""
+        made = self.ec2.create_image(
+            InstanceId=parameters["InstanceId"], Name=parameters["Name"]
+        )
+        return 200, f"<r><imageId>{made['ImageId']}</imageId></r>"
 
     def instances(self, cluster=None):
         names = [cluster] if cluster else ["*"]

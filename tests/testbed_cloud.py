@@ -281,6 +281,8 @@ class Machines(LeaseHosts):
         self.cloud = cloud
         self.by_instance = {}  # instance id -> alias
         self.starting = set()
+        self.boots = []
+        self.closed = threading.Event()
         self.mute = lambda one: False  # instances that never boot
         self.over = set()
         self.errors = []
@@ -306,7 +308,8 @@ class Machines(LeaseHosts):
         if hasattr(self, "thread"):
             self.cloud.changed.set()
             self.thread.join(60)
-        for thread in getattr(self, "boots", []):
+        self.closed.set()
+        for thread in self.boots:
             thread.join(60)
         super().__exit__()
         assert not self.errors, self.errors
@@ -350,7 +353,7 @@ class Machines(LeaseHosts):
         self.hosts[host.alias] = host
         self.write_ssh_config()
         boot = threading.Thread(target=self.first_boot, args=[instance, host])
-        self.boots = [*getattr(self, "boots", []), boot]
+        self.boots.append(boot)
         boot.start()
 
     def first_boot(self, instance, host):
@@ -378,6 +381,8 @@ class Machines(LeaseHosts):
         except Exception as error:  # told when the bed closes
             if not self.closing:
                 self.errors.append(repr(error))
+        # What a thread started dies with it.
+        self.closed.wait()
 
     def end_host(self, instance):
         if instance not in self.over:

@@ -48,8 +48,7 @@ std::vector<Finding> look_at_cloud(
     findings.push_back(broken_by("credentials", ours.error()));
     return findings;
   }
-  findings.push_back(
-      {"credentials", Grade::kGood, keys->source, ""});
+  findings.push_back({"credentials", Grade::kGood, keys->source, ""});
   if (ours) {
     findings.push_back({"permission to look", Grade::kGood, "granted", ""});
   } else {
