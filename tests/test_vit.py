@@ -375,8 +375,10 @@ def test_a_gpu_that_is_not_there(tmp_path):
     words = [word for word in VIT if not word.startswith("trainer.device")]
     words += ["trainer.max_steps=1", f"out={tmp_path / 'run'}"]
     refused(train(*words, "trainer.device=cuda", env=env), "trainer.device=cuda")
-    done = trained(*words, env=env)
-    assert done.stderr.lower().count("gpu") <= 1
+    with Ranks(tmp_path, words, env={"CUDA_VISIBLE_DEVICES": ""}) as ranks:
+        text = ranks.done().output()
+    assert text.count("no GPU is usable here") == 1, text
+    assert "no GPU" not in trained(*words, "trainer.device=cpu", env=env).stderr
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,21 @@ def limited(*words, data_bytes):
     )
 
 
+def test_real_out_of_memory_is_survived_by_the_search(tmp_path):
+    done = limited(
+        *WORDS,
+        "data.length=1000",
+        "trainer.max_steps=1",
+        "data.batch_size=auto",
+        f"out={tmp_path / 'run'}",
+        data_bytes=450 << 20,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    match = re.search(r"batch (\d+): .* (\d+) trials", done.stdout)
+    assert match and 16 < int(match.group(1)) < 600, done.stdout
+    assert int(match.group(2)) < 20
+
+
 def test_a_step_out_of_memory_names_the_largest_batch(tmp_path):
     """Nothing warned before: the machine has more than the process may map."""
     done = limited(

@@ -65,6 +65,10 @@ Result<void> mount_in_workdir(const RunOrder& order) {
 }
 
 Result<int> run_job(const RunOptions& options, const Context& context) {
+  if (!context.has_program && !options.words.empty() &&
+      is_comparison(options.words.front())) {
+    return run_comparison(options, context);
+  }
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(
       const ResolvedJob priced, resolve_job(options, context, settings));

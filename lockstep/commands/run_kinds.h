@@ -28,6 +28,12 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher);
 Result<int> run_local_mpi(const RunOrder& order);
 Result<int> run_on_slurm(const RunOrder& order);
 
+// A job file with `compare: {name: FILE, ...}` runs those job files one after
+// the other, each by a `lockstep run` of its own with the same further words,
+// and writes one logbook over them. The exit code of the first that failed.
+bool is_comparison(const std::string& file);
+Result<int> run_comparison(const RunOptions& options, const Context& context);
+
 // Orders for a head, without nodes and price.
 launch::HeadSpec first_spec(
     const RunOrder& order,

@@ -85,6 +85,11 @@ c10::Device choose_device(
         "trainer.device=cuda, but no GPU is usable here; trainer.device=cpu "
         "or a CUDA build of LibTorch with a driver");
   }
+  if (wanted == "auto" && !there && environment.rank == 0) {
+    log_warning(
+        "no GPU is usable here (no driver, or a LibTorch without CUDA): "
+        "computing on the CPU; trainer.device=cpu asks for it");
+  }
   if (wanted == "cpu" || !there) {
     return at::kCPU;
   }

@@ -9,6 +9,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/data/random.h"
 #include "lockstep/recipes/setup.h"
+#include "lockstep/train/allocator.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/ema.h"
 #include "lockstep/train/error.h"
@@ -217,6 +218,11 @@ train::BatchTrial VitRecipe::batch_trial() {
 train::Evaluation VitRecipe::evaluate() {
   if (!test_) {
     return {};
+  }
+  // Its blocks are of other sizes than a step's: what was measured for a step
+  // would not hold with both kept.
+  if (!fitted_.memory.empty()) {
+    train::release_cached_memory();
   }
   torch::NoGradGuard no_grad;
   const train::Ema::InPlace averages(ema_ ? &*ema_ : nullptr);

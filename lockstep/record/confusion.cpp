@@ -41,7 +41,8 @@ std::string quoted(std::string_view text) {
   for (const char c : text) {
     result += c == '"' ? "\"\"" : std::string(1, c);
   }
-  return result + "\"";
+  result += '"';
+  return result;
 }
 
 // From white to a dark blue.

@@ -46,9 +46,10 @@ class CachingAllocator : public c10::Allocator {
     return *made;
   }
 
-  void release_cached() {
+  // Whether there was anything.
+  bool release_cached() {
     std::lock_guard lock(mutex_);
-    give_back();
+    return give_back();
   }
 
  private:
@@ -68,15 +69,18 @@ class CachingAllocator : public c10::Allocator {
         0);
   }
 
-  void give_back() {
+  bool give_back() {
+    bool any = false;
     for (auto& [bytes, cached] : free_) {
       for (void* data : cached) {
         const Block& block = blocks_.at(data);
         munmap(block.raw, block.mapped);
         blocks_.erase(data);
       }
+      any = any || !cached.empty();
       cached.clear();
     }
+    return any;
   }
 
   void* small(size_t bytes) {
@@ -154,6 +158,12 @@ void release_cached_memory() {
 void install_caching_allocator() {
   constexpr uint8_t kAboveDefault = 100;
   c10::SetCPUAllocator(&CachingAllocator::instance(), kAboveDefault);
+  // What is not a tensor may need what we keep.
+  std::set_new_handler([] {
+    if (!CachingAllocator::instance().release_cached()) {
+      throw std::bad_alloc();
+    }
+  });
 }
 
 }  // namespace lockstep::train
