@@ -72,9 +72,9 @@ class Site:
             if one["State"]["Name"] not in ("terminated", "shutting-down")
         ]
 
-    def others(self):
-        """Key pairs, groups, disks and requests with our tag."""
-        ours = [{"Name": "tag-key", "Values": ["lockstep:cluster"]}]
+    def others(self, cluster="*"):
+        """Key pairs, groups and disks with our tag."""
+        ours = [{"Name": "tag:lockstep:cluster", "Values": [cluster]}]
         found = [k["KeyName"] for k in self.ec2.describe_key_pairs(Filters=ours)["KeyPairs"]]
         groups = self.ec2.describe_security_groups(Filters=ours)["SecurityGroups"]
         found += [g["GroupId"] for g in groups]

@@ -2,9 +2,8 @@
 bed, from `up` to `down`. The AWS SDK is the witness of what exists."""
 
 import json
-import os
-import pathlib
 import re
+import resource
 import signal
 import time
 
@@ -32,6 +31,12 @@ def site(bed):
     live = [one["InstanceId"] for one in bed.live()]
     if live:
         bed.ec2.terminate_instances(InstanceIds=live)
+
+
+@pytest.fixture
+def public_policy():
+    text = (ROOT / "docs" / "aws.md").read_text()
+    return json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
 
 
 @pytest.fixture
@@ -116,7 +121,7 @@ def test_from_up_to_down(site, laptop):
     down = laptop.call("down", "blue")
     assert down.returncode == 0, down.stderr
     assert "1 machine given back" in down.stdout and "$" in down.stdout
-    assert site.live("blue") == [] and site.others() == []
+    assert site.live("blue") == [] and site.others("blue") == []
     assert "no machines" in laptop.call("status").stdout
     # Nothing of the key or the account is where it does not belong.
     state = laptop.folder / "state"
@@ -127,35 +132,28 @@ def test_from_up_to_down(site, laptop):
     assert site.cloud.key[1] not in text and "PRIVATE KEY" not in text
 
 
-def test_idle_machines_give_themselves_back(site, laptop):
-    done = laptop.up(laptop.file("lazy", idle="12s"))
-    assert done.returncode == 0, done.stderr
-    first = site.live("lazy")
-    # A session on one of them keeps both.
-    session = laptop.start("ssh", "lazy-0", "--", "sleep 25")
-    session.wait(90)
-    assert session.returncode == 0, session.stderr.read()
-    assert len(site.live("lazy")) == 2
-    wait_for(lambda: not site.live("lazy"), "they are given back", 90)
-    assert len(site.instances("lazy")) == len(first) == 2
-    gone = laptop.call("ssh", "lazy-0", "--", "true")
-    assert gone.returncode == 3 and "no machines" in gone.stderr
-    audit = json.loads(laptop.call("audit", "--fix", "--output", "json").stdout)
-    assert {one["kind"] for one in audit["resources"] if one["ended"]} <= {
-        "key pair", "security group"
-    }
-
-
-def test_a_budget_ends_machines_without_anybodys_help(site, laptop):
-    # 2 machines at about 0.17: this is about 68 s of them, less the time to shut down.
-    done = laptop.up(laptop.file("poor", budget="0.0065 USD", idle="1h"))
-    assert done.returncode == 0, done.stderr
-    cost = 0.1741 * 2 / 3600
+def test_machines_end_when_idle_and_at_the_end_of_their_budget(site, laptop):
+    # 2 machines at about 0.17: this is about 68 s of them, less the time to
+    # shut down.
+    budget = 0.0065
+    poor = laptop.up(laptop.file("poor", budget=f"{budget} USD", idle="1h"))
+    assert poor.returncode == 0, poor.stderr
     started = min(one["LaunchTime"].timestamp() for one in site.live("poor"))
     extended = laptop.call("extend", "poor", "2h")
     assert extended.returncode == 0, extended.stderr
+    lazy = laptop.up(laptop.file("lazy", idle="12s"))
+    assert lazy.returncode == 0, lazy.stderr
+    # A session on one of them keeps both.
+    session = laptop.start("ssh", "lazy-0", "--", "sleep 20")
+    session.wait(90)
+    assert session.returncode == 0, session.stderr.read()
+    assert len(site.live("lazy")) == 2
+    wait_for(lambda: not site.live("lazy"), "idle ones are given back", 90)
+    gone = laptop.call("ssh", "lazy-0", "--", "true")
+    assert gone.returncode == 3 and "no machines" in gone.stderr
     wait_for(lambda: not site.live("poor"), "the budget ends them", 120)
-    assert (time.time() - started) * cost < 0.0065
+    assert (time.time() - started) / 3600 * 2 * 0.1741 < budget
+    assert len(site.instances("poor")) == len(site.instances("lazy")) == 2
 
 
 def test_interrupted_up_gives_back(site, laptop):
@@ -165,13 +163,13 @@ def test_interrupted_up_gives_back(site, laptop):
     command.send_signal(signal.SIGTERM)
     _, words = command.communicate(timeout=60)
     assert command.returncode == 130, words
-    assert site.live("halt") == [] and site.others() == []
+    assert site.live("halt") == [] and site.others("halt") == []
 
 
 def test_without_a_terminal_it_must_be_told(site, laptop):
     done = laptop.call("up", laptop.file("asked"))
     assert done.returncode == 2 and "-y" in done.stderr
-    assert site.instances("asked") == [] and site.others() == []
+    assert site.instances("asked") == [] and site.others("asked") == []
 
 
 def test_two_commands_at_once_on_one_cluster(site, laptop):
@@ -199,7 +197,7 @@ def test_down_works_where_the_cluster_was_never_seen(site, laptop, tmp_path):
     assert owned["key pair"] in ("its maker", "its cluster")
     done = other.call("down", "far", "--region", REGION)
     assert done.returncode == 0, done.stderr
-    assert site.live("far") == [] and site.others() == []
+    assert site.live("far") == [] and site.others("far") == []
 
 
 # Bad input: a clear error within its time, machines given back.
@@ -207,7 +205,7 @@ def test_down_works_where_the_cluster_was_never_seen(site, laptop, tmp_path):
 
 def nothing_is_left(site, name):
     assert site.live(name) == []
-    assert site.others() == []
+    assert site.others(name) == []
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,7 @@ def test_a_shortage_leads_to_the_next_type(site, laptop):
     "keys, hint",
     [
         ({"nodes": {"c5.xlrage": 1}}, "'c5.xlarge'"),
-        ({"region": "mars-north-1"}, ""),
+        ({"region": "eu-north-1", "nodes": {"p3.2xlarge": 1}}, "eu-north-1 has no p3.2xlarge"),
         ({"image_id": "ami-00000000000000000"}, "ami-00000000000000000"),
         ({"nodes": {"a1.large": 1}}, "x86_64"),
         ({"subnet": "subnet-00000000"}, "subnet-00000000"),
@@ -344,6 +342,73 @@ def test_bad_words(site, laptop, words, hint):
     done = laptop.call(*words)
     assert done.returncode == 2, done.stderr
     assert hint in done.stderr
+
+
+def test_status_over_a_thousand_machines_takes_pages_and_little_time(site, laptop):
+    def answer(parameters):
+        first = int(parameters.get("NextToken", "0"))
+        items = "".join(
+            f"<item><instancesSet><item><instanceId>i-{number:017d}</instanceId>"
+            "<instanceType>c5.xlarge</instanceType><instanceState><name>running"
+            "</name></instanceState><launchTime>2026-11-15T08:00:00.000Z"
+            "</launchTime><tagSet><item><key>lockstep:cluster</key><value>big"
+            f"</value></item><item><key>lockstep:node</key><value>big-{number}"
+            "</value></item><item><key>lockstep:hourly</key><value>0.17</value>"
+            "</item></tagSet></item></instancesSet></item>"
+            for number in range(first, first + 100)
+        )
+        more = f"<nextToken>{first + 100}</nextToken>" if first < 900 else ""
+        return 200, f"<r><reservationSet>{items}</reservationSet>{more}</r>"
+
+    site.cloud.documents["DescribeInstances"] = answer
+    site.cloud.calls.clear()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = laptop.call("status", "--output", "json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    nodes = json.loads(done.stdout)
+    assert [one["node"] for one in nodes] == [f"big-{n}" for n in range(1000)]
+    assert len([call for call in site.cloud.calls if call[0] == "DescribeInstances"]) == 10
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used < 2
+
+
+def test_doctor_looks_at_the_cloud(site, laptop):
+    done = laptop.call("doctor", "--cloud", "--output", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {one["what"]: one for one in json.loads(done.stdout)}
+    assert found["credentials"]["state"] == "ok"
+    assert found["permission ec2:RunInstances"]["state"] == "ok"
+    assert "640" in found["quota, on-demand like c5.xlarge"]["detail"]
+    assert found["prices"]["detail"] == "api"
+    assert site.others("lockstep-doctor") == []
+    wrong = laptop.call("doctor", "--cloud", env={"AWS_SECRET_ACCESS_KEY": "x" * 40})
+    assert wrong.returncode == 3 and "broken" in wrong.stdout
+    assert "x" * 40 not in wrong.stdout + wrong.stderr
+
+
+def test_the_policy_of_the_docs_is_enough(public_policy, tmp_path):
+    with Cloud(public_policy) as cloud, Machines(cloud) as machines:
+        laptop = Laptop(tmp_path, Site(cloud, machines))
+        doctor = laptop.call("doctor", "--cloud")
+        assert doctor.returncode == 0, doctor.stdout
+        done = laptop.up(laptop.file("lean", nodes={"c5.xlarge": 1}))
+        assert done.returncode == 0, done.stderr
+        for words in (["status"], ["extend", "lean", "1h"], ["audit", "--fix"], ["down", "lean"]):
+            called = laptop.call(*words)
+            assert called.returncode == 0, (words, called.stderr)
+
+
+def test_a_missing_permission_is_told(tmp_path):
+    look = {"Effect": "Allow", "Action": ["ec2:Describe*", "ssm:*"], "Resource": "*"}
+    with Cloud({"Version": "2012-10-17", "Statement": [look]}) as cloud:
+        site = Site(cloud, None)
+        laptop = Laptop(tmp_path, site)
+        site.machines = type("Nowhere", (), {"subnet_id": []})
+        done = laptop.up(laptop.file("bare"))
+        assert done.returncode == 2 and "ec2:ImportKeyPair" in done.stderr, done.stderr
+        doctor = laptop.call("doctor", "--cloud")
+        assert doctor.returncode == 3 and "refused" in doctor.stdout
 
 
 @pytest.mark.parametrize("name", ["aws-cpu", "aws-gpu", "aws-spot"])

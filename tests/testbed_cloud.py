@@ -107,20 +107,25 @@ class Cloud(Bed):
         threading.Thread(target=self.front.serve_forever, daemon=True).start()
 
     def make_user(self):
-        """Three calls that moto does not check, and no more of them."""
-        iam = self.client("iam", key=("first", "first"))
-        iam.create_user(UserName="lockstep")
+        """The witness may do everything: three calls that moto does not check,
+        and no more of them. Then the user that lockstep works as."""
+        allow = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+        everything = {"Version": "2012-10-17", "Statement": [allow]}
+        first = self.client("iam", key=("first", "first"))
+        self.witness_key = self.one_user(first, "witness", everything)
+        self.key = self.one_user(self.client("iam"), "lockstep", self.policy)
+
+    def one_user(self, iam, name, policy):
+        iam.create_user(UserName=name)
         iam.put_user_policy(
-            UserName="lockstep",
-            PolicyName="all",
-            PolicyDocument=json.dumps(self.policy),
+            UserName=name, PolicyName="all", PolicyDocument=json.dumps(policy)
         )
-        key = iam.create_access_key(UserName="lockstep")["AccessKey"]
-        self.key = (key["AccessKeyId"], key["SecretAccessKey"])
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        return key["AccessKeyId"], key["SecretAccessKey"]
 
     def client(self, service, key=None):
         """Of the AWS SDK: the witness. Straight to moto."""
-        key = key or self.key
+        key = key or self.witness_key
         return boto3.client(
             service,
             region_name=REGION,
