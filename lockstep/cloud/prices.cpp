@@ -9,6 +9,7 @@
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/nearest.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cloud/price_table.h"
 
 namespace lockstep::cloud {
@@ -37,13 +38,6 @@ std::optional<double> parse_date(std::string_view text) {
   date.tm_year -= 1900;
   date.tm_mon -= 1;
   return static_cast<double>(timegm(&date));
-}
-
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r");
-  return first == std::string_view::npos
-             ? std::string_view()
-             : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 void add_types(std::vector<std::string>& types, const PriceList& list) {

@@ -9,16 +9,10 @@
 #include <cctype>
 #include <set>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::fetch {
 namespace {
-
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
 
 std::string section_name(std::string_view text) {
   text = trim(text);

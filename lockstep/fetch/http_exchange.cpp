@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/text.h"
 #include "lockstep/fetch/curl_library.h"
 
 namespace lockstep::fetch {
@@ -18,22 +19,6 @@ namespace {
 // Answers that no sink takes are documents, not data.
 constexpr size_t kLargestBody = size_t{64} << 20;
 constexpr size_t kLarge = size_t{1} << 20;
-
-std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return out;
-}
 
 bool is_success(int status) {
   return status >= 200 && status < 300;

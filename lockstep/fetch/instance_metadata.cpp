@@ -6,6 +6,8 @@
 #include <cctype>
 #include <mutex>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::fetch {
 namespace {
 
@@ -13,10 +15,8 @@ constexpr int kAttempts = 3;
 constexpr Duration kPatience = std::chrono::seconds(1);
 constexpr Duration kTokenLife = std::chrono::hours(6);
 
-bool is_true(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
+bool is_on(const std::string& value) {
+  const std::string text = lower(value);
   return text == "true" || text == "1";
 }
 
@@ -131,7 +131,7 @@ InstanceMetadata::InstanceMetadata(
   if (!endpoint.empty()) {
     state_->endpoint = endpoint;
   }
-  state_->disabled = is_true(settings.variable("AWS_EC2_METADATA_DISABLED"));
+  state_->disabled = is_on(settings.variable("AWS_EC2_METADATA_DISABLED"));
 }
 InstanceMetadata::~InstanceMetadata() = default;
 

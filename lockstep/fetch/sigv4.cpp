@@ -9,6 +9,8 @@
 #include <cctype>
 #include <ctime>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::fetch {
 namespace {
 
@@ -49,14 +51,6 @@ Hash hmac(std::string_view key, std::string_view text) {
 
 std::string_view view(const Hash& hash) {
   return {reinterpret_cast<const char*>(hash.data()), hash.size()};
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return out;
 }
 
 // Blanks at the ends dropped, runs of them made one.

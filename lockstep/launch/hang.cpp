@@ -6,6 +6,8 @@
 #include <array>
 #include <cctype>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::launch {
 namespace {
 
@@ -16,12 +18,6 @@ constexpr Duration kAnswer = seconds(15);
 constexpr Duration kExcuse = seconds(20);
 constexpr Duration kWeSlept = seconds(2);
 constexpr int kStopped = 100;
-
-std::string lower(std::string text) {
-  std::ranges::transform(
-      text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 bool contains_any(const std::string& text, const auto& words) {
   return std::ranges::any_of(words, [&](const char* word) {
