@@ -1,0 +1,72 @@
+#pragma once
+
+// From what is known of each machine to what to take: time and cost of the
+// whole run for every machine and node count, those that no other beats in
+// both (the Pareto front), the cheapest within a duration and the fastest
+// within a budget. Pure; ten thousand configurations take milliseconds.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/economics/predict.h"
+#include "lockstep/economics/scaling.h"
+
+namespace lockstep::economics {
+
+// A machine and how the job runs on one or several of it.
+struct PlanOffer {
+  Machine machine;
+  ScalingModel scaling;
+  int most_nodes = 1;
+  double init = 0;
+  double end = 0;
+};
+
+struct PlanWork {
+  double samples = 0;         // of the whole run
+  double samples_a_node = 0;  // and iteration (weak), or of all nodes (strong)
+};
+
+struct PlanLimits {
+  std::optional<double> max_seconds{};
+  std::optional<double> budget{};  // dollars
+  // Limits hold for the upper end of an interval when this is set.
+  bool surely = true;
+};
+
+struct PlanRow {
+  size_t offer = 0;
+  int nodes = 1;
+  double iterations = 0;
+  Estimate iteration;
+  Prediction prediction;
+  double samples_per_dollar = 0;
+  bool on_front = false;
+  bool in_time = true;
+  bool in_budget = true;
+};
+
+struct Plan {
+  std::vector<PlanRow> rows;  // by offer, then nodes
+  std::vector<size_t> front;  // by rising cost
+  // Of the rows within both limits; none: nothing fits.
+  std::optional<size_t> cheapest;  // within the duration
+  std::optional<size_t> fastest;   // within the budget
+};
+
+// Offers without a price or without an iteration give no rows.
+Plan make_plan(
+    std::span<const PlanOffer> offers,
+    const PlanWork& work,
+    const PlanLimits& limits = {});
+
+// One sentence: which to take and why, or what does not fit.
+std::string plan_verdict(
+    const Plan& plan,
+    std::span<const PlanOffer> offers,
+    const PlanLimits& limits);
+
+}  // namespace lockstep::economics
