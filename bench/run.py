@@ -19,7 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 NAMES = ["agents", "collectives", "loader", "dcgan", "vit", "output", "launch", "s3"]
-NAMES += ["supervision"]
+NAMES += ["supervision", "economics"]
 OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]
 
 

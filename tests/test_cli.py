@@ -10,7 +10,7 @@ import pytest
 
 from control import LOCKSTEP, ROOT, Control
 
-VERBS = ["run", "sweep", "ps", "logs", "stop", "report", "doctor", "data", "prices",
+VERBS = ["run", "sweep", "bench", "plan", "ps", "logs", "stop", "report", "doctor", "data", "prices",
          "audit", "completion", "up", "status", "ssh", "exec", "push", "pull", "scale",
          "extend", "image", "down"]
 

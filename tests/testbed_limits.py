@@ -18,14 +18,17 @@ class Limits:
     def cpu(self, name, share, pids):
         """`pids` is called until all that it gives are inside."""
         # A short period: at the default 100 ms the stalls swamp short steps.
+        # And the greatest weight: the quota is the speed, whatever else runs.
         period = 10000
         quota = max(1000, int(share * period))
         version, folder = self.group("cpu", name)
         if version == 1:
             (folder / "cpu.cfs_period_us").write_text(str(period))
             (folder / "cpu.cfs_quota_us").write_text(str(quota))
+            (folder / "cpu.shares").write_text("262144")
         else:
             (folder / "cpu.max").write_text(f"{quota} {period}")
+            (folder / "cpu.weight").write_text("10000")
         self.move(folder, pids)
 
     def memory(self, name, number_of_bytes, pids):

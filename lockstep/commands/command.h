@@ -72,6 +72,8 @@ os::Path trainer_program();
 
 void add_run(CLI::App& app, Context& context);
 void add_sweep(CLI::App& app, Context& context);
+void add_bench(CLI::App& app, Context& context);
+void add_plan(CLI::App& app, Context& context);
 void add_report(CLI::App& app, Context& context);
 void add_ps(CLI::App& app, Context& context);
 void add_logs(CLI::App& app, Context& context);

@@ -101,6 +101,8 @@ void build(CLI::App& app, Context& context) {
       "3 machines failed, 4 budget or duration, 124 timeout, 130 interrupted.");
   add_run(app, context);
   add_sweep(app, context);
+  add_bench(app, context);
+  add_plan(app, context);
   add_ps(app, context);
   add_logs(app, context);
   add_attach(app, context);

@@ -1,0 +1,209 @@
+#include "lockstep/commands/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/economics/race.h"
+
+namespace lockstep::commands {
+namespace {
+
+using economics::Standing;
+
+BenchRow make_row(Probe probe, std::optional<double> total_steps) {
+  BenchRow row;
+  const ProbeFigures& figures = probe.figures;
+  const double hourly =
+      probe.candidate.price
+          ? probe.candidate.price->dollars() * probe.candidate.nodes
+          : 0;
+  if (figures.iterations) {
+    const double mean = figures.iterations->estimate.mean;
+    row.samples_per_second = figures.samples / mean;
+    if (hourly > 0) {
+      row.iterations_per_dollar = 3600 / (mean * hourly);
+      row.samples_per_dollar = row.iterations_per_dollar * figures.samples;
+    }
+    if (const auto work = whole_work(figures, total_steps)) {
+      const economics::Machine machine{
+          .name = probe.candidate.name,
+          .dollars_per_hour =
+              probe.candidate.price ? probe.candidate.price->dollars() : 0,
+          .setup = probe.setup};
+      row.whole = economics::predict(machine, probe.candidate.nodes, *work);
+    }
+  }
+  row.probe = std::move(probe);
+  return row;
+}
+
+std::string times_text(double ratio) {
+  return ratio < 1.995 ? fmt::format("{:.0f}% more", 100 * (ratio - 1))
+                       : fmt::format("{:.1f} times as much", ratio);
+}
+
+std::string missing_prices(const BenchReport& report) {
+  std::string names;
+  for (const BenchRow& row : report.rows) {
+    if (!row.probe.candidate.price) {
+      names += (names.empty() ? "" : ", ") + row.probe.candidate.name;
+    }
+  }
+  return names;
+}
+
+std::string whole_text(const BenchRow& row) {
+  if (!row.whole) {
+    return "; how many iterations the whole run has is not known: give "
+           "--total-steps";
+  }
+  std::string text = fmt::format(
+      "; the whole run takes about {}",
+      format_duration(from_seconds(row.whole->seconds.value)));
+  if (row.whole->priced) {
+    text += fmt::format(
+        " and costs {} ({} to {})",
+        format_money(Money::from_dollars(row.whole->dollars.value)),
+        format_money(Money::from_dollars(row.whole->dollars.low)),
+        format_money(Money::from_dollars(row.whole->dollars.high)));
+  }
+  return text;
+}
+
+std::string make_verdict(const BenchReport& report) {
+  if (!report.cheapest) {
+    std::string text = "no candidate showed an iteration";
+    for (const BenchRow& row : report.rows) {
+      text +=
+          fmt::format("; {}: {}", row.probe.candidate.name, row.probe.reason);
+    }
+    return text;
+  }
+  const BenchRow& best = report.rows[*report.cheapest];
+  const std::string& name = best.probe.candidate.name;
+  std::string text;
+  if (!report.priced) {
+    text = fmt::format(
+        "{} is the fastest; which is the cheapest is not known without the "
+        "price of {}",
+        report.rows[*report.fastest].probe.candidate.name,
+        missing_prices(report));
+    return text + whole_text(report.rows[*report.fastest]);
+  }
+  const BenchRow* next = nullptr;
+  for (const BenchRow& row : report.rows) {
+    if (&row != &best && row.iterations_per_dollar > 0) {
+      next = &row;
+      break;
+    }
+  }
+  if (next == nullptr) {
+    text = report.rows.size() == 1
+               ? fmt::format("{} alone was measured", name)
+               : fmt::format("{} is the only one that could be measured", name);
+  } else {
+    const bool samples = best.samples_per_dollar > 0;
+    const double ratio =
+        samples && next->samples_per_dollar > 0
+            ? best.samples_per_dollar / next->samples_per_dollar
+            : best.iterations_per_dollar / next->iterations_per_dollar;
+    text = report.sure
+               ? fmt::format(
+                     "{} is the cheapest: {} for a dollar than on {}",
+                     name,
+                     times_text(ratio),
+                     next->probe.candidate.name)
+               : fmt::format(
+                     "{} and {} are too close to call; {} looks cheaper by "
+                     "{:.0f}%",
+                     name,
+                     next->probe.candidate.name,
+                     name,
+                     100 * (ratio - 1));
+    if (report.fastest != report.cheapest) {
+      text += fmt::format(
+          "; {} is the fastest",
+          report.rows[*report.fastest].probe.candidate.name);
+    }
+  }
+  return text + whole_text(best);
+}
+
+}  // namespace
+
+BenchReport make_bench_report(
+    std::string job,
+    std::vector<Probe> probes,
+    std::optional<double> total_steps,
+    const os::Path& folder) {
+  BenchReport report;
+  report.job = std::move(job);
+  report.folder = folder;
+  report.total_steps = total_steps;
+  for (const Probe& probe : probes) {
+    report.dollars += probe.dollars;
+    report.priced = report.priced && probe.candidate.price.has_value();
+    if (!report.total_steps) {
+      report.total_steps = probe.figures.total_steps;
+    }
+  }
+  std::vector<economics::Racer> racers;
+  for (const Probe& probe : probes) {
+    racers.push_back(as_racer(probe, report.priced, probe.started));
+  }
+  const auto first = economics::cheapest(racers);
+  const auto quickest = economics::fastest(racers);
+  std::vector<size_t> order(probes.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+  }
+  const auto rank = [&](size_t i) {
+    const economics::Racer& racer = racers[i];
+    const double cost =
+        racer.iteration
+            ? racer.iteration->mean / racer.samples * racer.dollars_per_hour
+            : 0;
+    return std::tuple(
+        first != i,
+        !racer.iteration,
+        racer.standing == Standing::kFailed,
+        cost);
+  };
+  std::ranges::stable_sort(order, {}, rank);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (first == order[i]) {
+      report.cheapest = i;
+    }
+    if (quickest == order[i]) {
+      report.fastest = i;
+    }
+    report.rows.push_back(
+        make_row(std::move(probes[order[i]]), report.total_steps));
+  }
+  report.sure = true;
+  for (size_t i = 0; first && i < racers.size(); ++i) {
+    constexpr double kSure = 1.96;
+    if (i != *first && racers[i].iteration &&
+        economics::cheaper_by(racers[*first], racers[i]) < kSure) {
+      report.sure = false;
+    }
+  }
+  report.verdict = make_verdict(report);
+  return report;
+}
+
+Result<void> write_bench_files(const BenchReport& report) {
+  os::FileSystem& files = os::real_files();
+  LOCKSTEP_TRY(files.make_directories(report.folder));
+  const std::string json = bench_json(report).dump(
+      2, ' ', false, nlohmann::json::error_handler_t::replace);
+  LOCKSTEP_TRY(files.write_atomic(report.folder / "bench.json", json + "\n"));
+  LOCKSTEP_TRY(
+      files.write_atomic(report.folder / "bench.svg", bench_svg(report)));
+  return files.write_atomic(
+      report.folder / "explain.txt", explain_text(report));
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,154 @@
+#include "lockstep/commands/candidates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/cloud/prices.h"
+#include "lockstep/launch/hosts.h"
+
+namespace lockstep::commands {
+namespace {
+
+constexpr std::string_view kHere = "local";
+
+struct HostGroup {
+  Candidate candidate;
+  std::string hosts;  // for --hosts; empty: this machine
+};
+
+class HostCandidates : public Candidates {
+ public:
+  HostCandidates(const std::vector<HostGroup>& groups, const launch::Job& job)
+      : has_candidates_(!job.resources.candidates.empty()),
+        has_hosts_(!job.resources.hosts.empty()) {
+    for (const HostGroup& group : groups) {
+      candidates_.push_back(group.candidate);
+      hosts_.push_back(group.hosts);
+    }
+  }
+  const std::vector<Candidate>& list() const override { return candidates_; }
+  Result<std::vector<std::string>> run_options(size_t index) override {
+    std::vector<std::string> words;
+    // The choice is ours: what the job file says about it is not for the run.
+    if (has_candidates_) {
+      words.emplace_back("resources.candidates=[]");
+    }
+    if (!hosts_[index].empty()) {
+      words.insert(words.end(), {"--hosts", hosts_[index]});
+    } else if (has_hosts_) {
+      words.emplace_back("resources.hosts=[]");
+    }
+    if (candidates_[index].price) {
+      words.insert(
+          words.end(),
+          {"--price",
+           fmt::format("{:.9f}", candidates_[index].price->dollars())});
+    }
+    return words;
+  }
+  Result<void> release(size_t /*index*/) override { return {}; }
+
+ private:
+  bool has_candidates_;
+  bool has_hosts_;
+  std::vector<Candidate> candidates_;
+  std::vector<std::string> hosts_;
+};
+
+Result<void> find_price(
+    HostGroup& group,
+    const std::string& given,
+    const launch::Job& job,
+    const Settings& settings) {
+  Candidate& candidate = group.candidate;
+  if (!given.empty()) {
+    LOCKSTEP_ASSIGN(
+        candidate.price,
+        parse_money(given).with_context(
+            fmt::format("candidate '{}={}'", candidate.name, given)));
+    candidate.price_source = "command line";
+  } else {
+    LOCKSTEP_ASSIGN(
+        cloud::UserPrices mine,
+        cloud::UserPrices::parse(
+            settings.prices, settings_file().string(), settings.written));
+    LOCKSTEP_ASSIGN(const auto known, mine.prices(candidate.name, ""));
+    if (!known.empty()) {
+      candidate.price = known.front().hourly;
+      candidate.price_source = "user file";
+    } else if (job.resources.price) {
+      candidate.price = job.resources.price;
+      candidate.price_source = "job file";
+    } else if (group.hosts.empty() && settings.price) {
+      candidate.price = settings.price;
+      candidate.price_source = "user file";
+    }
+  }
+  if (candidate.price && *candidate.price <= Money()) {
+    if (!given.empty()) {
+      return Error(
+                 ErrorCode::kInvalidInput,
+                 fmt::format(
+                     "candidate '{}={}': a price is above 0",
+                     candidate.name,
+                     given))
+          .with_fix("give what an hour of it is worth, as in host=0.40");
+    }
+    candidate.price.reset();
+  }
+  return {};
+}
+
+Result<HostGroup> parse_group(
+    const std::string& word,
+    const launch::Job& job,
+    const Settings& settings) {
+  HostGroup group;
+  const size_t equals = word.find('=');
+  group.candidate.name = word.substr(0, equals);
+  const std::string price =
+      equals == std::string::npos ? "" : word.substr(equals + 1);
+  if (group.candidate.name.empty() ||
+      (equals != std::string::npos && price.empty())) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format("candidate '{}' is not HOST or HOST=PRICE", word))
+        .with_fix("--candidates a=0.40,b=0.20");
+  }
+  if (group.candidate.name != kHere) {
+    group.hosts = group.candidate.name;
+    std::ranges::replace(group.hosts, '+', ',');
+    auto hosts = launch::parse_hosts(group.hosts);
+    if (!hosts) {
+      return std::move(hosts.error())
+          .with_context(fmt::format("candidate '{}'", word));
+    }
+    group.candidate.nodes = static_cast<int>(hosts->size());
+  }
+  LOCKSTEP_TRY(find_price(group, price, job, settings));
+  return group;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Candidates>> host_candidates(
+    const std::vector<std::string>& words,
+    const launch::Job& job,
+    const Settings& settings) {
+  std::vector<HostGroup> groups;
+  for (const std::string& word : words) {
+    LOCKSTEP_ASSIGN(HostGroup group, parse_group(word, job, settings));
+    for (const HostGroup& other : groups) {
+      if (other.candidate.name == group.candidate.name) {
+        return Error(
+            ErrorCode::kInvalidInput,
+            fmt::format("candidate '{}' is given twice", word));
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  return std::make_unique<HostCandidates>(groups, job);
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,164 @@
+#include "lockstep/commands/probe_story.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "lockstep/economics/robust.h"
+
+namespace lockstep::commands {
+namespace {
+
+std::optional<double> positive(const std::string& text) {
+  double value = 0;
+  const auto read =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  return read.ec == std::errc() && value > 0 ? std::optional(value)
+                                             : std::nullopt;
+}
+
+}  // namespace
+
+void ProbeStory::take(const wire::Event& event) {
+  if (event.rank < 0) {
+    return;
+  }
+  first_ = first_ == 0 ? event.time : std::min(first_, event.time);
+  last_sign_ = std::max(last_sign_, event.time);
+  if (const auto* init = std::get_if<wire::Init>(&event.body)) {
+    world_size_ = std::max(init->world_size, 1);
+    init_ = std::max(init_, init->seconds);
+    const double start = event.time - init->seconds;
+    ready_ = ready_ == 0 ? start : std::min(ready_, start);
+    if (const auto found = init->facts.find("total_steps");
+        found != init->facts.end()) {
+      total_steps_ = positive(found->second);
+    }
+  } else if (const auto* phase = std::get_if<wire::Phase>(&event.body)) {
+    if (event.rank == 0) {
+      phase_ = phase->name;
+    }
+  } else if (const auto* done = std::get_if<wire::Iteration>(&event.body)) {
+    if (event.rank == 0 && phase_ != phase_of_steps_) {
+      // Parts without iterations (a validation) part nothing.
+      num_phases_ += phase_of_steps_.empty() && steps_.empty() ? 0 : 1;
+      phase_of_steps_ = phase_;
+    }
+    Told& told = steps_[done->step];
+    Step& step = told.step;
+    ++told.ranks;
+    step.step = done->step;
+    step.seconds = std::max(step.seconds, done->total);
+    step.samples += static_cast<double>(done->samples);
+    step.time = std::max(step.time, event.time);
+    const double own = done->data + done->compute;
+    if (own >= step.compute) {
+      step.compute = own;
+      step.communication = done->communication;
+    }
+    step.phase = std::max(step.phase, num_phases_);
+  } else if (const auto* metric = std::get_if<wire::Metric>(&event.body)) {
+    if (const auto found = metric->values.find("total");
+        found != metric->values.end() && found->second > 0 && !total_steps_) {
+      total_steps_ = found->second;
+    }
+  } else if (const auto* exit = std::get_if<wire::Exit>(&event.body)) {
+    exits_[event.rank] = *exit;
+    end_time_ = std::max(end_time_, event.time);
+  }
+}
+
+std::vector<ProbeStory::Step> ProbeStory::steps() const {
+  std::vector<Step> whole;
+  for (const auto& [number, told] : steps_) {
+    if (told.ranks >= world_size_) {
+      whole.push_back(told.step);
+    }
+  }
+  return whole;
+}
+
+double ProbeStory::first_sign() const {
+  return ready_ > 0 ? ready_ : first_;
+}
+
+bool ProbeStory::finished() const {
+  return static_cast<int>(exits_.size()) >= world_size_ &&
+         std::ranges::all_of(exits_, [](const auto& one) {
+           return one.second.code == 0 && one.second.signal == 0;
+         });
+}
+
+ProbeFigures probe_figures(const ProbeStory& story) {
+  ProbeFigures figures;
+  std::vector<ProbeStory::Step> steps = story.steps();
+  figures.seen = steps.size();
+  figures.init = story.init();
+  figures.total_steps = story.total_steps();
+  // A program that is read by a pattern has no time for its first line.
+  if (!steps.empty() && steps.front().seconds == 0) {
+    steps.erase(steps.begin());
+    figures.past_steps += 1;
+  }
+  if (steps.empty()) {
+    return figures;
+  }
+  size_t begin = steps.size() - 1;
+  while (begin > 0 && steps[begin - 1].phase == steps.back().phase) {
+    --begin;
+  }
+  std::vector<double> seconds;
+  for (size_t i = begin; i < steps.size(); ++i) {
+    seconds.push_back(steps[i].seconds);
+  }
+  figures.iterations = economics::sum_up(seconds);
+  if (!figures.iterations) {
+    return figures;
+  }
+  const size_t used = figures.iterations->present.size();
+  std::vector<double> samples;
+  std::vector<double> compute;
+  std::vector<double> communication;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (i + used < steps.size()) {
+      figures.past_steps += 1;
+      figures.past_seconds += std::max(steps[i].seconds, 0.0);
+    } else {
+      samples.push_back(steps[i].samples);
+      compute.push_back(steps[i].compute);
+      communication.push_back(steps[i].communication);
+    }
+  }
+  figures.samples = economics::median(samples);
+  figures.compute = economics::median(compute);
+  figures.communication = economics::median(communication);
+  return figures;
+}
+
+std::optional<economics::Work> whole_work(
+    const ProbeFigures& figures,
+    std::optional<double> total) {
+  if (!total || !figures.iterations) {
+    return std::nullopt;
+  }
+  economics::Work work;
+  work.init = figures.init;
+  double past = figures.past_steps;
+  if (past > 0 && figures.past_seconds > 0) {
+    // As it was: nothing about it is in doubt.
+    work.phases.push_back(
+        {past,
+         {.iterations = past,
+          .mean = figures.past_seconds / past,
+          .spread = 0}});
+  } else {
+    past = 0;
+  }
+  work.phases.push_back(
+      {std::max(*total - past, 0.0),
+       figures.iterations->estimate,
+       figures.iterations->drifting ? figures.iterations->drift : 0});
+  return work;
+}
+
+}  // namespace lockstep::commands
