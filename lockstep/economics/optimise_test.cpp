@@ -397,7 +397,7 @@ INSTANTIATE_TEST_SUITE_P(
         Tale{"noisy", {.noise = 0.1}, 1.35, 1.08, 2, 8},
         Tale{"neighbours", {.neighbour = 0.02}, 1.6, 1.2, 10, 120},
         Tale{"phase", {.phase = 2.5}, 1.35, 1.08, 3, 4},
-        Tale{"prices", {.price_walk = 0.03}, 1.5, 1.1, 5, 100},
+        Tale{"prices", {.price_walk = 0.03}, 1.6, 1.1, 5, 100},
         Tale{"spot", {.interruption = 0.02}, 1.4, 1.1, 3, 100},
         Tale{
             "all",
