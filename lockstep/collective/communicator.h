@@ -82,6 +82,20 @@ class Buffer {
 
 class Memory;
 
+// Tensors that travel as one: each lies in a whole, and one block of each in a
+// part, so that what is used as it lies is also sent as it lies. All counts and
+// places are in elements.
+struct Pieces {
+  struct Piece {
+    size_t at = 0;       // in the whole: size() blocks of `count`
+    size_t count = 0;    // of a block
+    size_t part_at = 0;  // in the part: one block
+  };
+  std::vector<Piece> list;
+  size_t whole = 0;  // length of the whole and of a part
+  size_t part = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -136,6 +150,24 @@ class Communicator {
       DataType type,
       int root,
       void* stream = nullptr) = 0;
+
+  // Whether the next two work here; elsewhere pack the pieces and use
+  // all_gather and reduce_scatter. Both ends lie in Buffers of this
+  // communicator, `pieces` are equal on all ranks and outlive the Work.
+  virtual bool takes_pieces() const { return false; }
+  // Block rank() of each piece of `whole` becomes the `part` of that rank.
+  virtual Work gather_pieces_async(
+      const void* part,
+      void* whole,
+      const Pieces& pieces,
+      DataType type);
+  // `part` becomes the reduction of our block of each piece; `whole` stays.
+  virtual Work scatter_pieces_async(
+      const void* whole,
+      void* part,
+      const Pieces& pieces,
+      DataType type,
+      ReduceOp op);
 
   // Lets operations under way advance without blocking.
   virtual void progress() {}

@@ -335,6 +335,71 @@ TEST_P(Group, WorkIsWaitedForByItsDestructor) {
   });
 }
 
+// Three pieces with gaps between them, cut at odd places; several under way.
+TEST_P(Group, PiecesLandWhereTheyAreUsed) {
+  run_group(group(), [](Communicator& c) {
+    if (!c.takes_pieces()) {
+      const float one = 1;
+      EXPECT_THROW(
+          c.gather_pieces_async(&one, nullptr, {}, DataType::kFloat32),
+          CollectiveError);
+      return;
+    }
+    const auto size = static_cast<size_t>(c.size());
+    Pieces pieces;
+    for (const size_t count : {size_t{7}, size_t{1}, size_t{140'000}}) {
+      pieces.list.push_back({pieces.whole + 3, count, pieces.part + 1});
+      pieces.whole += count * size + 5;
+      pieces.part += count + 2;
+    }
+    const auto rank = static_cast<float>(c.rank());
+    const Buffer whole_memory = c.allocate(pieces.whole * 4);
+    const Buffer part_memory = c.allocate(pieces.part * 4);
+    auto* whole = static_cast<float*>(whole_memory.data());
+    auto* part = static_cast<float*>(part_memory.data());
+    for (size_t i = 0; i < pieces.part; ++i) {
+      part[i] = static_cast<float>(i % 1000) + 1000 * rank;
+    }
+    std::fill_n(whole, pieces.whole, -1.F);
+    Work gathered =
+        c.gather_pieces_async(part, whole, pieces, DataType::kFloat32);
+    gathered.wait();
+    std::vector<float> expected(pieces.whole, -1.F);
+    for (const auto& piece : pieces.list) {
+      for (size_t r = 0; r < size; ++r) {
+        for (size_t i = 0; i < piece.count; ++i) {
+          expected[piece.at + r * piece.count + i] =
+              static_cast<float>((piece.part_at + i) % 1000 + 1000 * r);
+        }
+      }
+    }
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), whole));
+    c.barrier();  // nobody reads our part any more
+    std::fill_n(part, pieces.part, -1.F);
+    Work scattered = c.scatter_pieces_async(
+        whole, part, pieces, DataType::kFloat32, ReduceOp::kSum);
+    c.progress();
+    scattered.wait();
+    std::vector<float> summed(pieces.part, -1.F);
+    for (const auto& piece : pieces.list) {
+      for (size_t i = 0; i < piece.count; ++i) {
+        summed[piece.part_at + i] =
+            static_cast<float>(size) *
+            (static_cast<float>((piece.part_at + i) % 1000) + 1000 * rank);
+      }
+    }
+    EXPECT_TRUE(std::equal(summed.begin(), summed.end(), part));
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), whole));
+    if (size > 1) {
+      std::vector<float> outside(pieces.whole);
+      EXPECT_THROW(
+          c.gather_pieces_async(
+              part, outside.data(), pieces, DataType::kFloat32),
+          CollectiveError);
+    }
+  });
+}
+
 std::string case_name(
     const testing::TestParamInfo<std::tuple<Mode, int>>& info) {
   return fmt::format(

@@ -57,6 +57,40 @@ class SharedCommunicator : public OperationCommunicator {
     group_->abort({reason, {}});
   }
   bool failed() const override { return shared_.failed(); }
+  bool takes_pieces() const override { return true; }
+  Work gather_pieces_async(
+      const void* part,
+      void* whole,
+      const Pieces& pieces,
+      DataType type) override {
+    return launch(
+        {Kind::kGatherPieces,
+         type,
+         ReduceOp::kSum,
+         0,
+         pieces.part,
+         whole,
+         const_cast<void*>(part),
+         &pieces},
+        nullptr);
+  }
+  Work scatter_pieces_async(
+      const void* whole,
+      void* part,
+      const Pieces& pieces,
+      DataType type,
+      ReduceOp op) override {
+    return launch(
+        {Kind::kScatterPieces,
+         type,
+         op,
+         0,
+         pieces.part,
+         const_cast<void*>(whole),
+         part,
+         &pieces},
+        nullptr);
+  }
 
  protected:
   Timing run(const Operation& operation) override {

@@ -13,7 +13,9 @@ constexpr std::array kKindNames = {
     "all_gather",
     "broadcast",
     "barrier",
-    "reduce"};
+    "reduce",
+    "all_gather in pieces",
+    "reduce_scatter in pieces"};
 constexpr std::array kTypeNames =
     {"float32", "bfloat16", "float64", "int32", "int64", "uint8"};
 constexpr std::array kOpNames = {"sum", "min", "max"};
@@ -26,12 +28,30 @@ const char* name_of(const Names& names, uint64_t index) {
 
 }  // namespace
 
+Work Communicator::gather_pieces_async(
+    const void*,
+    void*,
+    const Pieces&,
+    DataType) {
+  throw CollectiveError(name() + ": does not take pieces");
+}
+
+Work Communicator::scatter_pieces_async(
+    const void*,
+    void*,
+    const Pieces&,
+    DataType,
+    ReduceOp) {
+  throw CollectiveError(name() + ": does not take pieces");
+}
+
 size_t size_of(DataType type) {
   return kTypeSizes[static_cast<size_t>(type)];
 }
 
 size_t Operation::bytes(int size) const {
-  const bool blocks = kind == Kind::kReduceScatter || kind == Kind::kAllGather;
+  const bool blocks = kind == Kind::kReduceScatter ||
+                      kind == Kind::kAllGather || pieces != nullptr;
   return count * size_of(type) * (blocks ? static_cast<size_t>(size) : 1);
 }
 
@@ -54,7 +74,7 @@ std::string describe(uint64_t signature, uint64_t count) {
   text += fmt::format(
       " of {} {}", count, name_of(kTypeNames, signature >> 8 & 0xff));
   if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter ||
-      kind == Kind::kReduce) {
+      kind == Kind::kReduce || kind == Kind::kScatterPieces) {
     text += fmt::format(" ({})", name_of(kOpNames, signature >> 16 & 0xff));
   }
   if (kind == Kind::kBroadcast) {

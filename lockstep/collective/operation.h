@@ -17,6 +17,8 @@ enum class Kind : uint8_t {
   kBroadcast,
   kBarrier,
   kReduce,  // to `root` only
+  kGatherPieces,
+  kScatterPieces,
 };
 
 struct Operation {
@@ -26,6 +28,8 @@ struct Operation {
   int root = 0;
   size_t count = 0;  // elements; of one block where there are blocks
   void* data = nullptr;
+  void* part = nullptr;  // of pieces; `data` is their whole, `count` a part's
+  const Pieces* pieces = nullptr;
 
   // Bytes of the memory at `data` in a group of `size`.
   size_t bytes(int size) const;

@@ -99,7 +99,12 @@ SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
   p.scan = 0;
   cut(p);
   size_t offset = 0;
-  if (p.num_chunks > 0) {
+  size_t part = 0;
+  if (operation.pieces != nullptr) {
+    const Pieces& pieces = *operation.pieces;
+    offset = find_or_throw(operation.data, pieces.whole, operation.type);
+    part = find_or_throw(operation.part, pieces.part, operation.type);
+  } else if (p.num_chunks > 0) {
     const auto found =
         options_.memory->find(operation.data, operation.bytes(size_));
     if (found && *found % size_of(operation.type) == 0) [[likely]] {
@@ -115,6 +120,7 @@ SharedGroup::publish(const Operation& operation, Timing* sink, bool blocking) {
   mine.signature = p.signature;
   mine.count = operation.count;
   mine.offset = offset;
+  mine.part = part;
   launched_ = number;
   make_visible(mine.number, number);
   // Peers have looked at these lines: take them back while we wait for them.

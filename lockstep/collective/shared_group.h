@@ -114,6 +114,8 @@ class SharedGroup {
   bool can_step(const Pending& p) const;
   bool work(Pending& p, int index);
   void do_chunk(const Pending& p, int index, uint64_t chunk) const;
+  void do_pieces(const Pending& p, int index, size_t begin, size_t end) const;
+  size_t find_or_throw(const void* data, size_t count, DataType type) const;
   bool slice_done(const Pending& p, int index) const;
   void retire(Pending& p);
   void finish_oldest(bool exact = false);

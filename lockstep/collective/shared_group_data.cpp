@@ -101,6 +101,10 @@ void SharedGroup::do_chunk(const Pending& p, int index, uint64_t chunk) const {
   if (begin >= end) {
     return;
   }
+  if (o.pieces != nullptr) {
+    do_pieces(p, index, begin - shift, end - shift);
+    return;
+  }
   const size_t count = end - begin;
   std::array<void*, kMaxRanks> at;
   for (int i = 0; i < size_; ++i) {
@@ -139,8 +143,52 @@ void SharedGroup::do_chunk(const Pending& p, int index, uint64_t chunk) const {
       break;
     }
     case Kind::kBarrier:
+    case Kind::kGatherPieces:
+    case Kind::kScatterPieces:
       break;
   }
+}
+
+// [begin, end) of the part of rank `index`.
+void SharedGroup::do_pieces(
+    const Pending& p,
+    int index,
+    size_t begin,
+    size_t end) const {
+  const Operation& o = p.operation;
+  const size_t element = size_of(o.type);
+  std::array<void*, kMaxRanks> at;
+  for (const auto& piece : o.pieces->list) {
+    const size_t from = std::max(begin, piece.part_at);
+    const size_t to = std::min(end, piece.part_at + piece.count);
+    if (from >= to) {
+      continue;
+    }
+    const size_t in_whole = piece.at +
+                            static_cast<size_t>(index) * piece.count + from -
+                            piece.part_at;
+    for (int i = 0; i < size_; ++i) {
+      at[static_cast<size_t>(i)] =
+          base(i) + arrival(i, p.number).offset + in_whole * element;
+    }
+    void* part = base(index) + arrival(index, p.number).part + from * element;
+    if (o.kind == Kind::kScatterPieces) {
+      reduce(at.data(), size_, &part, 1, to - from, o.type, o.op);
+      continue;
+    }
+    for (int i = 0; i < size_; ++i) {
+      std::memcpy(at[static_cast<size_t>(i)], part, (to - from) * element);
+    }
+  }
+}
+
+size_t SharedGroup::find_or_throw(const void* data, size_t count, DataType type)
+    const {
+  const auto found = options_.memory->find(data, count * size_of(type));
+  if (!found || *found % size_of(type) != 0) {
+    throw CollectiveError("pieces lie outside of the group's Buffers");
+  }
+  return *found;
 }
 
 }  // namespace lockstep::collective

@@ -35,6 +35,7 @@ struct alignas(kApart) SharedGroup::Arrival {
   uint64_t signature;
   uint64_t count;
   uint64_t offset;
+  uint64_t part;  // of pieces, like the offset
 };
 
 // Both words: operation number, then how many chunks. Apart, because others

@@ -24,6 +24,30 @@ class SingleCommunicator : public OperationCommunicator {
     std::memset(data, 0, rounded);
     return Buffer(std::shared_ptr<void>(data, std::free), bytes);
   }
+  bool takes_pieces() const override { return true; }
+  Work gather_pieces_async(
+      const void* part,
+      void* whole,
+      const Pieces& pieces,
+      DataType type) override {
+    run({});
+    for (const auto& piece : pieces.list) {
+      copy(whole, piece.at, part, piece.part_at, piece.count, type);
+    }
+    return {};
+  }
+  Work scatter_pieces_async(
+      const void* whole,
+      void* part,
+      const Pieces& pieces,
+      DataType type,
+      ReduceOp) override {
+    run({});
+    for (const auto& piece : pieces.list) {
+      copy(part, piece.part_at, whole, piece.at, piece.count, type);
+    }
+    return {};
+  }
   void abort(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
     if (reason_.empty()) {
@@ -45,6 +69,20 @@ class SingleCommunicator : public OperationCommunicator {
   }
 
  private:
+  static void copy(
+      void* to,
+      size_t to_at,
+      const void* from,
+      size_t from_at,
+      size_t count,
+      DataType type) {
+    const size_t element = size_of(type);
+    std::memcpy(
+        static_cast<std::byte*>(to) + to_at * element,
+        static_cast<const std::byte*>(from) + from_at * element,
+        count * element);
+  }
+
   std::mutex mutex_;
   std::string reason_;
 };

@@ -286,6 +286,10 @@ collective::Timing Ddp::finish() {
   return state.timing;
 }
 
+const std::vector<std::string>& Ddp::names() const {
+  return state_->names;
+}
+
 const std::vector<at::Tensor>& Ddp::parameters() const {
   return state_->parameters;
 }

@@ -20,10 +20,9 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "lockstep/collective/communicator.h"
+#include "lockstep/parallel/strategy.h"
 
 namespace lockstep::parallel {
 
@@ -32,29 +31,31 @@ struct DdpOptions {
   size_t bucket_bytes = 25 << 20;
 };
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-class Ddp {
+class Ddp : public Strategy {
  public:
   Ddp(NamedTensors parameters,
       collective::Communicator& group,
       const DdpOptions& options = {});
-  ~Ddp();
+  ~Ddp() override;
   Ddp(const Ddp&) = delete;
   Ddp& operator=(const Ddp&) = delete;
 
-  void begin();
-  void hold();
-  void release();
-  // Time that this rank was blocked, from begin() on.
-  collective::Timing finish();
+  std::string name() const override { return "ddp"; }
+  void begin() override;
+  void hold() override;
+  void release() override;
+  collective::Timing finish() override;
+  at::Tensor run_block(size_t, const at::Tensor& input, const Block& block)
+      override {
+    return block(input);
+  }
 
-  // Parameters with their gradients, in the order given.
-  const std::vector<at::Tensor>& parameters() const;
-  const std::vector<at::Tensor>& gradients() const;
+  // In the order given; what needs no gradient is left out.
+  const std::vector<std::string>& names() const override;
+  const std::vector<at::Tensor>& parameters() const override;
+  const std::vector<at::Tensor>& gradients() const override;
 
-  // For tests and the events: reductions since construction, by element.
-  int64_t reduced_elements() const;
+  int64_t reduced_elements() const override;
   int64_t num_buckets() const;
 
  private:
@@ -64,7 +65,5 @@ class Ddp {
 
 // Copies rank 0's tensors to all ranks.
 void broadcast(const NamedTensors& tensors, collective::Communicator& group);
-
-collective::DataType data_type(const at::Tensor& tensor);
 
 }  // namespace lockstep::parallel

@@ -5,50 +5,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
-#include <thread>
-
-#include "lockstep/collective/factory.h"
-#include "lockstep/wire/rendezvous.h"
+#include "lockstep/parallel/rank_threads_test.h"
 
 namespace lockstep::parallel {
 namespace {
 
 using collective::Communicator;
-
-// Runs `body` as `world` ranks, each a thread.
-void run_ranks(
-    int world,
-    const std::function<void(Communicator&)>& body,
-    const std::string& kind = "host",
-    int device = -1) {
-  auto rendezvous = wire::make_local_rendezvous();
-  std::vector<std::thread> threads;
-  std::vector<std::string> failures(world);
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        at::set_num_threads(1);
-        collective::GroupOptions options;
-        options.rank = rank;
-        options.world_size = world;
-        options.kind = kind;
-        options.device = device;
-        options.timeout = std::chrono::seconds(60);
-        auto group = collective::make_communicator(options, *rendezvous);
-        body(*group);
-        group->barrier();
-      } catch (const std::exception& failure) {
-        failures[rank] = failure.what();
-      }
-    });
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
-  for (const auto& failure : failures) {
-    EXPECT_EQ(failure, "");
-  }
-}
 
 // Two layers and one that forward never uses.
 struct Net : torch::nn::Module {
@@ -222,8 +184,7 @@ void compare_on_gpu(int world, const std::string& kind) {
           }
         }
       },
-      kind,
-      0);
+      {.kind = kind, .device = 0});
 }
 
 class DdpOnGpu : public testing::Test {
