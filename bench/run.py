@@ -18,8 +18,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
-NAMES = ["agents", "collectives", "loader", "dcgan", "vit", "output", "launch", "s3"]
-NAMES += ["supervision", "economics"]
+NAMES = ["agents", "collectives", "loader", "dcgan", "vit", "fsdp", "output"]
+NAMES += ["launch", "s3", "supervision", "economics"]
 OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]
 
 

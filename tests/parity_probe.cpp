@@ -8,6 +8,11 @@
 // as metadata. OUT: "forward.*" of the first batch with the initial weights,
 // "grad.<name>" after step 1, "metrics" [steps, k], "final.<name>" (of vit with
 // several steps), and "counts": parameters and elements reduced.
+//
+// vit also runs as one of several ranks (RANK, WORLD_SIZE and so on), each on
+// its share of the batch, with "strategy" ddp or fsdp: rank 0 writes the mean
+// of the metrics, "final.<name>" and "bytes": the most of the model's state
+// that a rank held, all parameters, those of a block, those of the root.
 
 #include <c10/core/DefaultDtype.h>
 
@@ -15,9 +20,12 @@
 #include <string>
 
 #include "lockstep/collective/factory.h"
+#include "lockstep/os/process.h"
+#include "lockstep/parallel/fsdp.h"
 #include "lockstep/recipes/dcgan.h"
 #include "lockstep/recipes/vit.h"
 #include "lockstep/record/safetensors.h"
+#include "lockstep/train/group.h"
 
 namespace {
 
@@ -101,10 +109,10 @@ void add_gradients(
     Answer& answer,
     const std::string& prefix,
     const torch::nn::Module& module,
-    const lockstep::parallel::Ddp& ddp) {
+    const lockstep::parallel::Strategy& strategy) {
   const auto names = lockstep::train::named_parameters(module, prefix);
   for (size_t i = 0; i < names.size(); ++i) {
-    answer.add("grad." + names[i].first, ddp.gradients()[i]);
+    answer.add("grad." + names[i].first, strategy.gradients()[i]);
   }
 }
 
@@ -172,27 +180,62 @@ void run_vit(
   const auto images = given.tensor("images");
   const auto labels = given.tensor("labels");
   const auto state = lockstep::train::named_state(trainer.model());
-  fill(state, given);
+  auto& strategy = trainer.strategy();
+  strategy.edit_whole([&] { fill(state, given); });
   {
+    const lockstep::parallel::OpenGuard open(strategy);
     at::NoGradGuard no_grad;
     answer.add("forward.logits", trainer.logits(images[0]));
   }
   std::vector<at::Tensor> metrics;
+  const int64_t share = images.size(1) / context.world();
   for (int64_t step = 0; step < images.size(0); ++step) {
+    const auto ours = [&](const at::Tensor& all) {
+      return all[step].narrow(0, context.rank() * share, share);
+    };
     metrics.push_back(
-        trainer.step({{images[step], labels[step], 1}}, optim.lr).metrics);
-    if (step == 0) {
-      add_gradients(answer, "", trainer.model(), trainer.ddp());
+        trainer
+            .step(
+                {{ours(images), ours(labels), 1. / context.world()}}, optim.lr)
+            .metrics);
+    if (step == 0 && !strategy.shards()) {
+      add_gradients(answer, "", trainer.model(), strategy);
     }
   }
-  answer.add("metrics", at::stack(metrics));
+  const auto means = at::stack(metrics) / context.world();
+  context.group->all_reduce(
+      means.data_ptr(),
+      static_cast<size_t>(means.numel()),
+      lockstep::collective::DataType::kFloat64,
+      lockstep::collective::ReduceOp::kSum);
+  answer.add("metrics", means);
   if (metrics.size() > 1) {  // a large model is compared after one step
-    answer.add("final.", state);
+    strategy.edit_whole([&] { answer.add("final.", state); });
+  }
+  if (const auto* fsdp =
+          dynamic_cast<const lockstep::parallel::Fsdp*>(&strategy)) {
+    int64_t held = fsdp->peak_bytes();
+    for (const auto& [name, tensor] : trainer.optimizer().state()) {
+      held += static_cast<int64_t>(tensor.nbytes());
+    }
+    context.group->all_reduce(
+        &held,
+        1,
+        lockstep::collective::DataType::kInt64,
+        lockstep::collective::ReduceOp::kMax);
+    answer.add(
+        "bytes",
+        at::tensor(
+            {held,
+             num_elements(trainer.model()),
+             fsdp->largest_block_elements(),
+             fsdp->root_elements()},
+            at::kLong));
   }
   answer.add(
       "counts",
       at::tensor(
-          {num_elements(trainer.model()), trainer.ddp().reduced_elements()},
+          {num_elements(trainer.model()), strategy.reduced_elements()},
           at::kLong));
 }
 
@@ -202,10 +245,17 @@ void run(const std::string& in, const std::string& out) {
     throw std::runtime_error(opened.error().to_string());
   }
   const Given given{std::move(*opened)};
-  const auto group = lockstep::collective::make_single();
+  auto environment =
+      lockstep::train::read_rank_environment(lockstep::os::environment());
+  if (!environment) {
+    throw std::runtime_error(environment.error().to_string());
+  }
+  lockstep::train::Group group(
+      *environment, "host", std::chrono::seconds(60), at::kCPU);
   lockstep::train::Context context;
-  context.group = group.get();
+  context.group = &group.communicator();
   context.trainer.precision = given.text("precision");
+  context.trainer.strategy = given.text("strategy");
   if (context.trainer.precision == "fp64") {
     // Not a precision of the trainer: the same code with other weights.
     context.trainer.precision = "fp32";
@@ -223,7 +273,9 @@ void run(const std::string& in, const std::string& out) {
   } else {
     run_vit(given, optim, context, answer);
   }
-  answer.write(out);
+  if (context.rank() == 0) {
+    answer.write(out);
+  }
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ def probe(folder, tensors, **options):
         "weight_decay": 0,
         "label_smoothing": 0,
         "clip": 0,
+        "strategy": "auto",
     }
     text = {key: str(value) for key, value in (defaults | options).items()}
     save_file(

@@ -34,6 +34,7 @@ LONG = ["data.length=100", "trainer.max_epochs=6", "trainer.checkpoint_every=3"]
 JOBS = {
     "vit": [*VIT, *LONG],
     "dcgan": [*DCGAN, *LONG, "sample_every=20"],
+    "fsdp": [*VIT, *LONG, "trainer=fsdp", "optim.clip=1"],
 }
 
 

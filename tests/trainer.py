@@ -178,8 +178,16 @@ def events(run, kind=None, rank=None):
 
 def tensors(path):
     """A checkpoint as {name: (type, shape, bytes)}, read without any library,
-    so that equal means equal bit for bit."""
-    data = pathlib.Path(path).read_bytes()
+    so that equal means equal bit for bit. Of a folder of shards, each shard's
+    tensors behind the name of its file."""
+    path = pathlib.Path(path)
+    if path.is_dir():
+        return {
+            f"{file.name}/{name}": tensor
+            for file in sorted(path.iterdir())
+            for name, tensor in tensors(file).items()
+        }
+    data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header.pop("__metadata__", None)
@@ -192,7 +200,10 @@ def tensors(path):
 
 
 def metadata(path):
-    data = pathlib.Path(path).read_bytes()
+    path = pathlib.Path(path)
+    if path.is_dir():
+        path = min(path.iterdir())
+    data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + size])["__metadata__"]
 

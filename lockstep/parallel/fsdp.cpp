@@ -64,6 +64,7 @@ struct Fsdp::State {
   bool held = false;
   bool in_step = false;
   bool is_open = false;
+  bool alone = false;  // nothing travels
   collective::Timing timing;
   int64_t reduced_elements = 0;
 
@@ -257,6 +258,10 @@ void Fsdp::State::launch_gather(size_t unit) {
   Slot& slot = free_slot(unit);
   slot.unit = unit;
   course.slot = &slot;
+  course.stage = Stage::kComing;
+  if (alone) {
+    return;
+  }
   const auto& pieces = units[unit].pieces();
   at::Tensor part = units[unit].part();
   if (slot.cast.defined()) {
@@ -264,7 +269,6 @@ void Fsdp::State::launch_gather(size_t unit) {
     part.copy_(units[unit].part());
   }
   course.flight = exchange.gather(pieces, part, slot.whole);
-  course.stage = Stage::kComing;
 }
 
 void Fsdp::State::ensure(size_t unit) {
@@ -375,6 +379,10 @@ void Fsdp::State::reduce(size_t unit) {
       units[unit].view(course.gradients, i).zero_();
     }
     members[i].arrived = false;
+  }
+  if (alone) {
+    course.gradients = at::Tensor();
+    return;
   }
   finish_reduction();
   const auto& pieces = units[unit].pieces();
@@ -513,6 +521,24 @@ collective::Timing Fsdp::finish() {
   state.free_all();
   state.in_step = false;
   return state.timing;
+}
+
+void Fsdp::rehearse(const std::function<void()>& pass) {
+  State& state = *state_;
+  const auto leave = [&] {
+    state.free_all();
+    state.in_step = false;
+    state.alone = false;
+  };
+  state.alone = true;
+  begin();
+  try {
+    pass();
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
 }
 
 void Fsdp::open() {

@@ -56,6 +56,7 @@ class Fsdp : public Strategy {
   collective::Timing finish() override;
   at::Tensor
   run_block(size_t index, const at::Tensor& input, const Block& block) override;
+  void rehearse(const std::function<void()>& pass) override;
   void open() override;
   void close() override;
   bool shards() const override { return true; }

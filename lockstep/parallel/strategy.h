@@ -60,6 +60,11 @@ class Strategy {
   virtual at::Tensor
   run_block(size_t index, const at::Tensor& input, const Block& block) = 0;
 
+  // A forward and backward of this rank alone, with the memory of a step, and
+  // without reductions; what it computes means nothing. Also when a step
+  // failed half-way, unless shards().
+  virtual void rehearse(const std::function<void()>& pass) = 0;
+
   // Around forward passes without begin() and finish(): validation. All ranks
   // make the same number of passes where shards() says so.
   virtual void open() {}

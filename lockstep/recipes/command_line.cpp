@@ -103,7 +103,9 @@ std::string list_text() {
   for (const auto& name : data::dataset_names()) {
     text += fmt::format("  data={}\n", name);
   }
-  return text + "trainers:\n  trainer=single\n  trainer=ddp\n";
+  return text +
+         "trainers:\n  trainer=single\n  trainer=ddp\n"
+         "  trainer=fsdp\n";
 }
 
 Result<std::string> recipe_help(const std::string& recipe) {

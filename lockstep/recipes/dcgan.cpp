@@ -203,10 +203,10 @@ DcganPair::DcganPair(
   place(*generator_, context);
   place(*discriminator_, context);
   const auto make = [&](const torch::nn::Module& module,
-                        std::unique_ptr<parallel::Ddp>& ddp,
+                        std::unique_ptr<parallel::Strategy>& strategy,
                         std::unique_ptr<train::Optimizer>& optimizer) {
     auto made = make_trained(module, optim, context_);
-    ddp = std::move(made.ddp);
+    strategy = std::move(made.strategy);
     optimizer = std::move(made.optimizer);
   };
   make(*generator_, generator_ddp_, generator_optimizer_);
@@ -323,6 +323,7 @@ Entry dcgan_entry() {
             throw std::invalid_argument(
                 "dcgan: trainer.recompute is for vit; leave it at none");
           }
+          refuse_fsdp(config.trainer, "dcgan");
         });
   };
   entry.describe = [] { return config::describe<DcganConfig>(); };

@@ -49,8 +49,8 @@ class DcganPair {
 
   models::DcganGenerator& generator() { return *generator_; }
   models::DcganDiscriminator& discriminator() { return *discriminator_; }
-  parallel::Ddp& generator_ddp() { return *generator_ddp_; }
-  parallel::Ddp& discriminator_ddp() { return *discriminator_ddp_; }
+  parallel::Strategy& generator_ddp() { return *generator_ddp_; }
+  parallel::Strategy& discriminator_ddp() { return *discriminator_ddp_; }
   parallel::NamedTensors tensors() const;
   parallel::NamedTensors extra() const;
 
@@ -58,8 +58,8 @@ class DcganPair {
   train::Context context_;
   std::shared_ptr<models::DcganGenerator> generator_;
   std::shared_ptr<models::DcganDiscriminator> discriminator_;
-  std::unique_ptr<parallel::Ddp> generator_ddp_;
-  std::unique_ptr<parallel::Ddp> discriminator_ddp_;
+  std::unique_ptr<parallel::Strategy> generator_ddp_;
+  std::unique_ptr<parallel::Strategy> discriminator_ddp_;
   std::unique_ptr<train::Optimizer> generator_optimizer_;
   std::unique_ptr<train::Optimizer> discriminator_optimizer_;
 };

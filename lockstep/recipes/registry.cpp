@@ -32,7 +32,7 @@ config::Groups make_groups(const Entry& entry) {
   for (const auto& name : data::dataset_names()) {
     groups.add("data", name, fmt::format("data: {{name: {}}}", name));
   }
-  for (const char* strategy : {"single", "ddp"}) {
+  for (const char* strategy : {"single", "ddp", "fsdp"}) {
     groups.add(
         "trainer",
         strategy,

@@ -20,6 +20,7 @@
 #include "lockstep/record/confusion.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/train/allocator.h"
+#include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/closing.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/group.h"
@@ -208,13 +209,15 @@ int test_checkpoint(
         "checkpoint=runs/<id>/checkpoints/best.safetensors");
   }
   // Only rank 0's disk matters, as when a run is resumed.
-  if (context.rank() == 0) {
-    train::load_checkpoint(
-        prepared.checkpoint,
-        {recipe.name(), prepared.config, recipe.tensors(), {}},
-        /*weights_only=*/true);
-  }
-  parallel::broadcast(recipe.tensors(), *context.group);
+  train::restore_together(
+      prepared.checkpoint,
+      {recipe.name(),
+       prepared.config,
+       recipe.tensors(),
+       {},
+       recipe.placements()},
+      *context.group,
+      /*weights_only=*/true);
   const auto result = recipe.evaluate();
   if (result.values.empty()) {
     throw TrainError(kBadInput, "'test' found no held-out samples");

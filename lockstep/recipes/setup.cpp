@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/parallel/ddp.h"
+#include "lockstep/parallel/fsdp.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::recipes {
@@ -85,27 +87,66 @@ Trained make_trained(
     const torch::nn::Module& module,
     const train::OptimConfig& optim,
     const train::Context& context,
-    const std::function<bool(const at::Tensor&)>& decays) {
+    const TrainedOptions& options) {
   const auto parameters = train::named_parameters(module);
-  std::vector<std::string> names;
   std::vector<char> decay;
   for (const auto& [name, tensor] : parameters) {
-    names.push_back(name);
-    decay.push_back(!decays || decays(tensor));
+    if (tensor.requires_grad()) {
+      decay.push_back(!options.decays || options.decays(tensor));
+    }
   }
   Trained result;
-  result.ddp = std::make_unique<parallel::Ddp>(parameters, *context.group);
+  if (context.trainer.strategy == "fsdp") {
+    parallel::FsdpOptions fsdp;
+    if (context.trainer.precision == "bf16") {
+      fsdp.compute = at::kBFloat16;
+    }
+    result.strategy = std::make_unique<parallel::Fsdp>(
+        parameters, options.blocks, *context.group, fsdp);
+  } else {
+    result.strategy =
+        std::make_unique<parallel::Ddp>(parameters, *context.group);
+  }
+  auto& strategy = *result.strategy;
   result.optimizer = std::make_unique<train::Optimizer>(
-      optim, names, result.ddp->parameters(), decay);
+      optim, strategy.names(), strategy.parameters(), decay);
+  if (strategy.shards()) {
+    result.optimizer->sum_norms_by(
+        [&strategy](double value) { return strategy.total(value); });
+  }
   return result;
 }
 
-void hold_until_last(parallel::Ddp& ddp, size_t index, size_t count) {
-  if (index + 1 < count) {
-    ddp.hold();
-  } else {
-    ddp.release();
+void refuse_fsdp(
+    const train::TrainerConfig& trainer,
+    const std::string& recipe) {
+  if (trainer.strategy == "fsdp") {
+    throw std::invalid_argument(
+        fmt::format(
+            "trainer.strategy=fsdp: recipe '{}' has no blocks to shard; "
+            "accepted: auto, single, ddp",
+            recipe));
   }
+}
+
+void hold_until_last(parallel::Strategy& strategy, size_t index, size_t count) {
+  if (index + 1 < count) {
+    strategy.hold();
+  } else {
+    strategy.release();
+  }
+}
+
+parallel::Placements with_optimizer(
+    parallel::Placements placements,
+    const std::string& prefix) {
+  parallel::Placements all = placements;
+  for (const auto& [name, placement] : placements) {
+    for (const char* moment : {".exp_avg", ".exp_avg_sq", ".momentum_buffer"}) {
+      all.emplace(prefix + name + moment, placement);
+    }
+  }
+  return all;
 }
 
 std::map<std::string, std::string> common_facts(

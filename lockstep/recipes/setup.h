@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/data/loader.h"
+#include "lockstep/parallel/strategy.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/train/optimizer.h"
 #include "lockstep/train/recipe.h"
@@ -40,18 +41,34 @@ void place(torch::nn::Module& module, const train::Context& context);
 
 // The gradients of a module, and who updates it.
 struct Trained {
-  std::unique_ptr<parallel::Ddp> ddp;
+  std::unique_ptr<parallel::Strategy> strategy;
   std::unique_ptr<train::Optimizer> optimizer;
 };
-// `decays` says which parameters weight decay shrinks; absent: all.
+struct TrainedOptions {
+  // Which parameters weight decay shrinks; absent: all.
+  std::function<bool(const at::Tensor&)> decays{};
+  // The parameters of each block, in order: what trainer.strategy=fsdp shards.
+  std::vector<std::vector<at::Tensor>> blocks{};
+};
 Trained make_trained(
     const torch::nn::Module& module,
     const train::OptimConfig& optim,
     const train::Context& context,
-    const std::function<bool(const at::Tensor&)>& decays = nullptr);
+    const TrainedOptions& options = {});
+
+// For recipes whose model has no blocks; throws std::invalid_argument.
+void refuse_fsdp(
+    const train::TrainerConfig& trainer,
+    const std::string& recipe);
 
 // Holds the reduction back until the last of `count` backward passes.
-void hold_until_last(parallel::Ddp& ddp, size_t index, size_t count);
+void hold_until_last(parallel::Strategy& strategy, size_t index, size_t count);
+
+// Where the optimiser's moments lie: where their parameters do. `prefix` stands
+// before the optimiser's names.
+parallel::Placements with_optimizer(
+    parallel::Placements placements,
+    const std::string& prefix);
 
 // What every recipe tells of its run.
 std::map<std::string, std::string> common_facts(

@@ -44,21 +44,13 @@ class VitRecipe : public train::Recipe {
       fitted_ = train::fit_batch(config_.data, context, batch_trial());
       loader_.emplace(training_, training_options());
     }
-    if (context.training && !config.model.weights.empty() &&
-        context.rank() == 0) {
-      const auto report = train::load_weights(
-          config.model.weights, train::named_state(trainer_.model()));
-      log_info(report.to_string());
-      if (!report.missing.empty()) {
-        log_warning(
-            fmt::format(
-                "{} tensors are not in {} and stay as initialised",
-                report.missing.size(),
-                config.model.weights));
-      }
+    if (context.training && !config.model.weights.empty()) {
+      trainer_.strategy().edit_whole([this] { load_weights(); });
     }
     if (context.training && config.ema > 0) {
-      ema_.emplace(config.ema, train::named_parameters(trainer_.model()));
+      ema_.emplace(
+          config.ema,
+          trainer_.strategy().state(train::named_parameters(trainer_.model())));
     }
   }
 
@@ -96,7 +88,8 @@ class VitRecipe : public train::Recipe {
       }
       return output;
     } catch (const std::exception& failure) {
-      if (!train::is_out_of_memory(failure)) {
+      // Ranks that hold parts wait for this one: no time for trials.
+      if (!train::is_out_of_memory(failure) || trainer_.strategy().shards()) {
         throw;
       }
     }
@@ -114,11 +107,20 @@ class VitRecipe : public train::Recipe {
   // published. The weights that training goes on with lie beside them.
   parallel::NamedTensors tensors() override {
     return ema_ ? join(ema_->averages(), train::named_buffers(trainer_.model()))
-                : train::named_state(trainer_.model());
+                : trainer_.strategy().state(
+                      train::named_state(trainer_.model()));
   }
   parallel::NamedTensors extra() override {
     auto state = prefixed(trainer_.optimizer().state(), "optim.");
     return ema_ ? join(state, prefixed(ema_->parameters(), "raw.")) : state;
+  }
+  parallel::Placements placements() override {
+    auto placements = trainer_.strategy().placements();
+    auto all = with_optimizer(placements, "optim.");
+    for (const auto& [name, placement] : placements) {
+      all.emplace("raw." + name, placement);
+    }
+    return all;
   }
 
  private:
@@ -153,6 +155,7 @@ class VitRecipe : public train::Recipe {
         micro);
   }
   void check_classes() const;
+  void load_weights();
   train::BatchTrial batch_trial();
 
   VitConfig config_;
@@ -193,6 +196,23 @@ void VitRecipe::check_classes() const {
           config_.data.root,
           theirs.size(),
           ours.size()));
+}
+
+// Rank 0's are everybody's.
+void VitRecipe::load_weights() {
+  if (context_.rank() != 0) {
+    return;
+  }
+  const auto report = train::load_weights(
+      config_.model.weights, train::named_state(trainer_.model()));
+  log_info(report.to_string());
+  if (!report.missing.empty()) {
+    log_warning(
+        fmt::format(
+            "{} tensors are not in {} and stay as initialised",
+            report.missing.size(),
+            config_.model.weights));
+  }
 }
 
 train::BatchTrial VitRecipe::batch_trial() {
@@ -241,14 +261,28 @@ train::Evaluation VitRecipe::evaluate() {
   // Summed where the model is: no waiting for the device batch by batch.
   auto loss = at::zeros({}, on_device.dtype(at::kDouble));
   auto confusion = at::zeros({classes * classes}, on_device.dtype(at::kLong));
+  const parallel::OpenGuard open(trainer_.strategy());
+  int64_t passes = loader.batches();
+  if (trainer_.strategy().shards()) {
+    context_.group->all_reduce(
+        &passes, 1, collective::DataType::kInt64, collective::ReduceOp::kMax);
+  }
   loader.start(0);
-  while (auto batch = loader.next()) {
+  for (; auto batch = loader.next(); --passes) {
     const auto labels = batch->labels.to(context_.device, true);
     const auto logits = trainer_.logits(
         trainer_.prepared(batch->images.to(context_.device, true)));
     loss += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
     confusion += at::bincount(
         labels * classes + logits.argmax(1), {}, classes * classes);
+  }
+  // Ranks with fewer batches take part in gathering the weights for the rest.
+  const auto& shape = trainer_.model().options();
+  for (; trainer_.strategy().shards() && passes > 0; --passes) {
+    trainer_.logits(
+        at::zeros(
+            {1, shape.channels, shape.image_size, shape.image_size},
+            on_device));
   }
   double sum = loss.item<double>();
   const auto counts = confusion.cpu();
@@ -347,15 +381,24 @@ VitTrainer::VitTrainer(
   model_ = std::make_shared<models::Vit>(options);
   place(*model_, context);
   // Biases, norms, the class token and positions are not shrunk.
-  auto made =
-      make_trained(*model_, optim, context_, [](const at::Tensor& tensor) {
-        return tensor.dim() >= 2 && tensor.size(0) != 1;
-      });
-  ddp_ = std::move(made.ddp);
+  TrainedOptions trained;
+  trained.decays = [](const at::Tensor& tensor) {
+    return tensor.dim() >= 2 && tensor.size(0) != 1;
+  };
+  std::map<const models::VitBlock*, size_t> places;
+  for (const auto& block : model_->blocks()) {
+    places.emplace(block.get(), places.size());
+    trained.blocks.push_back(block->parameters());
+  }
+  auto made = make_trained(*model_, optim, context_, trained);
+  strategy_ = std::move(made.strategy);
   optimizer_ = std::move(made.optimizer);
   model_->run_blocks_by(
-      [this](models::VitBlock& block, const at::Tensor& tokens) {
-        return run_block(block, tokens);
+      [this, places](models::VitBlock& block, const at::Tensor& tokens) {
+        return strategy_->run_block(
+            places.at(&block), tokens, [&](const at::Tensor& input) {
+              return run_block(block, input);
+            });
       });
 }
 
@@ -363,7 +406,7 @@ train::StepOutput VitTrainer::step(
     const std::vector<Micro>& micros,
     double lr) {
   at::Tensor metrics = at::zeros({2}, at::kDouble);
-  ddp_->begin();
+  strategy_->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
     // Of this rank's samples: the last batch of an epoch may be smaller.
     const double share = micros[i].weight * context_.world();
@@ -378,7 +421,7 @@ train::StepOutput VitTrainer::step(
     const auto logits = this->logits(batch.images);
     const auto loss = this->loss(logits, batch);
     const auto& labels = batch.share < .5 ? batch.others : batch.labels;
-    hold_until_last(*ddp_, i, micros.size());
+    hold_until_last(*strategy_, i, micros.size());
     (loss * micros[i].weight).backward();
     metrics[0] += loss.item<double>() * share;
     metrics[1] += (logits.detach().argmax(1) == labels)
@@ -387,8 +430,8 @@ train::StepOutput VitTrainer::step(
                       .item<double>() *
                   share;
   }
-  const auto timing = ddp_->finish();
-  optimizer_->step(ddp_->gradients(), lr);
+  const auto timing = strategy_->finish();
+  optimizer_->step(strategy_->gradients(), lr);
   return {metrics, timing};
 }
 
@@ -400,9 +443,7 @@ void VitTrainer::trial(int64_t count) {
       type.requires_grad(false).memory_format(at::MemoryFormat::ChannelsLast));
   const auto labels =
       at::zeros({count}, at::TensorOptions(at::kLong).device(context_.device));
-  // Also when a step failed half-way: nobody waits for these gradients.
-  ddp_->hold();
-  loss(logits(images), labels).backward();
+  strategy_->rehearse([&] { loss(logits(images), labels).backward(); });
 }
 
 at::Tensor VitTrainer::run_block(

@@ -67,7 +67,7 @@ class VitTrainer {
   at::Tensor logits(const at::Tensor& images);
 
   models::Vit& model() { return *model_; }
-  parallel::Ddp& ddp() { return *ddp_; }
+  parallel::Strategy& strategy() { return *strategy_; }
   train::Optimizer& optimizer() { return *optimizer_; }
 
  private:
@@ -79,7 +79,7 @@ class VitTrainer {
   train::Recompute recompute_ = train::Recompute::kNone;
   std::optional<data::AugmentOptions> augment_;
   std::shared_ptr<models::Vit> model_;
-  std::unique_ptr<parallel::Ddp> ddp_;
+  std::unique_ptr<parallel::Strategy> strategy_;
   std::unique_ptr<train::Optimizer> optimizer_;
 };
 

@@ -1,15 +1,16 @@
 #include "lockstep/train/checkpoint.h"
 
-#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <map>
+#include <set>
 
-#include "lockstep/base/log.h"
-#include "lockstep/record/safetensors.h"
+#include "lockstep/train/checkpoint_reader.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::train {
@@ -17,46 +18,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "lockstep.";
 
-struct TypeName {
-  at::ScalarType type;
-  const char* name;
-};
-constexpr TypeName kTypes[] = {
-    {at::kFloat, "F32"},
-    {at::kBFloat16, "BF16"},
-    {at::kHalf, "F16"},
-    {at::kDouble, "F64"},
-    {at::kLong, "I64"},
-    {at::kInt, "I32"},
-    {at::kByte, "U8"},
-    {at::kBool, "BOOL"},
-};
-
-std::string type_name(at::ScalarType type) {
-  for (const auto& entry : kTypes) {
-    if (entry.type == type) {
-      return entry.name;
-    }
-  }
-  throw TrainError(
-      kFailed, std::string("no checkpoint type for ") + c10::toString(type));
-}
-
 std::string shape_text(at::IntArrayRef sizes) {
   return fmt::format("[{}]", fmt::join(sizes, ", "));
-}
-
-// All tensors of a state with the names they have in the file.
-parallel::NamedTensors in_file(
-    const CheckpointState& state,
-    bool weights_only) {
-  auto all = state.tensors;
-  if (!weights_only) {
-    for (const auto& [name, tensor] : state.extra) {
-      all.emplace_back(std::string(kPrefix) + name, tensor);
-    }
-  }
-  return all;
 }
 
 int64_t whole(
@@ -98,28 +61,38 @@ std::optional<double> real(
   return value;
 }
 
-void fill(
-    const at::Tensor& tensor,
-    const record::TensorView& view,
-    const std::string& path) {
-  if (view.dtype != type_name(tensor.scalar_type()) ||
-      at::IntArrayRef(view.shape) != tensor.sizes()) {
+// Scalars of a folder of shards have one dimension.
+bool same_shape(at::IntArrayRef there, at::IntArrayRef wanted) {
+  return there == wanted || (wanted.empty() && there == at::IntArrayRef({1}));
+}
+
+void check_tensor(
+    const CheckpointReader& reader,
+    const std::string& name,
+    at::ScalarType type,
+    at::IntArrayRef sizes) {
+  const auto& entry = *reader.find(name);
+  if (entry.dtype != type_name(type) || !same_shape(entry.shape, sizes)) {
     throw TrainError(
         kBadInput,
         fmt::format(
             "{}: tensor '{}' is {} {}, but the model has {} {}",
-            path,
-            view.name,
-            view.dtype,
-            shape_text(view.shape),
-            type_name(tensor.scalar_type()),
-            shape_text(tensor.sizes())));
+            reader.where(),
+            name,
+            entry.dtype,
+            shape_text(entry.shape),
+            type_name(type),
+            shape_text(sizes)));
   }
-  const auto source = at::from_blob(
-      const_cast<std::byte*>(view.bytes.data()),
-      tensor.sizes(),
-      tensor.options().device(at::kCPU).requires_grad(false));
-  tensor.copy_(source);
+}
+
+[[noreturn]] void fail_to_write(
+    const std::filesystem::path& path,
+    const std::error_code& failure) {
+  throw TrainError(
+      kFailed,
+      fmt::format(
+          "writing the checkpoint {}: {}", path.string(), failure.message()));
 }
 
 std::string first_few(const std::vector<std::string>& names) {
@@ -134,22 +107,24 @@ std::string first_few(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void save_checkpoint(
-    const std::filesystem::path& path,
+std::vector<FileTensor> in_file(
+    const CheckpointState& state,
+    bool weights_only) {
+  std::vector<FileTensor> all;
+  for (const auto& [name, tensor] : state.tensors) {
+    all.push_back({name, name, tensor});
+  }
+  if (!weights_only) {
+    for (const auto& [name, tensor] : state.extra) {
+      all.push_back({name, std::string(kPrefix) + name, tensor});
+    }
+  }
+  return all;
+}
+
+record::Metadata describe(
     const CheckpointState& state,
     const Progress& progress) {
-  std::vector<at::Tensor> dense;  // holds the bytes that the views point at
-  std::vector<record::TensorView> views;
-  for (const auto& [name, tensor] : in_file(state, false)) {
-    dense.push_back(tensor.detach().to(at::kCPU).contiguous());
-    const auto& kept = dense.back();
-    views.push_back(
-        {name,
-         type_name(kept.scalar_type()),
-         kept.sizes().vec(),
-         {static_cast<const std::byte*>(kept.data_ptr()),
-          static_cast<size_t>(kept.nbytes())}});
-  }
   record::Metadata metadata = {
       {"format", "pt"},
       {"lockstep.version", "1"},
@@ -163,46 +138,120 @@ void save_checkpoint(
   if (progress.best) {
     metadata["lockstep.best"] = fmt::format("{}", *progress.best);
   }
-  const auto written =
-      record::write_safetensors(os::real_files(), path, views, metadata);
+  return metadata;
+}
+
+void save_checkpoint(
+    const std::filesystem::path& path,
+    const CheckpointState& state,
+    const Progress& progress) {
+  std::vector<at::Tensor> dense;  // holds the bytes that the views point at
+  std::vector<record::TensorView> views;
+  for (const auto& [name, file_name, tensor] : in_file(state)) {
+    dense.push_back(tensor.detach().to(at::kCPU).contiguous());
+    const auto& kept = dense.back();
+    views.push_back(
+        {file_name,
+         type_name(kept.scalar_type()),
+         kept.sizes().vec(),
+         {static_cast<const std::byte*>(kept.data_ptr()),
+          static_cast<size_t>(kept.nbytes())}});
+  }
+  std::error_code absent;
+  const bool was_folder = std::filesystem::is_directory(path, absent);
+  const auto target = was_folder ? unfinished(path) : path;
+  if (was_folder) {
+    std::filesystem::remove_all(target, absent);
+  }
+  const auto written = record::write_safetensors(
+      os::real_files(), target, views, describe(state, progress));
   if (!written) {
     throw TrainError(
         kFailed, "writing the checkpoint: " + written.error().to_string());
   }
+  if (was_folder) {
+    replace_checkpoint(target, path);
+  }
+}
+
+std::filesystem::path unfinished(const std::filesystem::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + ".new");
+}
+
+void replace_checkpoint(
+    const std::filesystem::path& made,
+    const std::filesystem::path& path) {
+  std::error_code failure;
+  const bool folders = std::filesystem::is_directory(made, failure) ||
+                       std::filesystem::is_directory(path, failure);
+  if (!folders || !std::filesystem::exists(path, failure)) {
+    std::filesystem::rename(made, path, failure);
+    if (failure) {
+      fail_to_write(path, failure);
+    }
+    return;
+  }
+  // A folder cannot be renamed over another: the two change places at once.
+  if (renameat2(
+          AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) !=
+      0) {
+    if (errno != EINVAL && errno != ENOSYS) {
+      fail_to_write(path, {errno, std::generic_category()});
+    }
+    // A file system without that: for a moment only the old one's other name
+    // is there.
+    const auto old = made.string() + ".old";
+    std::filesystem::remove_all(old, failure);
+    std::filesystem::rename(path, old, failure);
+    if (!failure) {
+      std::filesystem::rename(made, path, failure);
+    }
+    if (failure) {
+      fail_to_write(path, failure);
+    }
+    std::filesystem::remove_all(old, failure);
+    return;
+  }
+  std::filesystem::remove_all(made, failure);
 }
 
 void link_checkpoint(
     const std::filesystem::path& path,
     const std::filesystem::path& link) {
-  const auto temporary = link.parent_path() / fmt::format(".link-{}", getpid());
+  namespace fs = std::filesystem;
+  const auto made = unfinished(link);
   std::error_code failure;
-  std::filesystem::remove(temporary, failure);
-  std::filesystem::create_hard_link(path, temporary, failure);
+  fs::remove_all(made, failure);
+  const auto copy = [&](const fs::path& from, const fs::path& to) {
+    fs::create_hard_link(from, to, failure);
+    if (failure) {
+      fs::copy_file(from, to, failure);
+    }
+  };
+  if (fs::is_directory(path, failure)) {
+    fs::create_directory(made, failure);
+    if (!failure) {
+      for (const auto& item : fs::directory_iterator(path, failure)) {
+        if (!failure) {
+          copy(item.path(), made / item.path().filename());
+        }
+      }
+    }
+  } else {
+    copy(path, made);
+  }
   if (failure) {
-    std::filesystem::copy_file(path, temporary, failure);
+    fail_to_write(link, failure);
   }
-  if (!failure) {
-    std::filesystem::rename(temporary, link, failure);
-  }
-  if (failure) {
-    throw TrainError(
-        kFailed,
-        fmt::format(
-            "writing the checkpoint {}: {}", link.string(), failure.message()));
-  }
+  replace_checkpoint(made, link);
 }
 
-Progress load_checkpoint(
-    const std::filesystem::path& path,
+Progress check_fits(
+    const CheckpointReader& reader,
     const CheckpointState& state,
     bool weights_only) {
-  at::NoGradGuard no_grad;
-  const auto file = record::SafetensorsFile::open(path);
-  if (!file) {
-    throw TrainError(kBadInput, file.error().to_string());
-  }
-  const auto& metadata = file->metadata();
-  const std::string where = path.string();
+  const auto& metadata = reader.metadata();
+  const std::string& where = reader.where();
   const auto recipe = metadata.find("lockstep.recipe");
   if (recipe != metadata.end() && recipe->second != state.recipe) {
     throw TrainError(
@@ -214,10 +263,12 @@ Progress load_checkpoint(
             state.recipe));
   }
   const auto wanted = in_file(state, weights_only);
+  std::set<std::string> known;
   std::vector<std::string> missing;
-  for (const auto& [name, tensor] : wanted) {
-    if (file->find(name) == nullptr) {
-      missing.push_back(name);
+  for (const auto& item : wanted) {
+    known.insert(item.file_name);
+    if (reader.find(item.file_name) == nullptr) {
+      missing.push_back(item.file_name);
     }
   }
   if (!missing.empty()) {
@@ -226,11 +277,10 @@ Progress load_checkpoint(
         fmt::format("{}: lacks tensor {}", where, first_few(missing)));
   }
   std::vector<std::string> unknown;
-  std::map<std::string, at::Tensor> by_name(wanted.begin(), wanted.end());
-  for (const auto& view : file->tensors()) {
-    const bool other_part = weights_only && view.name.starts_with(kPrefix);
-    if (!by_name.contains(view.name) && !other_part) {
-      unknown.push_back(view.name);
+  for (const auto& [name, entry] : reader.tensors()) {
+    const bool other_part = weights_only && name.starts_with(kPrefix);
+    if (!known.contains(name) && !other_part) {
+      unknown.push_back(name);
     }
   }
   if (!unknown.empty()) {
@@ -250,8 +300,31 @@ Progress load_checkpoint(
     progress.best = real(metadata, "lockstep.best");
     progress.seconds = real(metadata, "lockstep.seconds").value_or(0);
   }
-  for (const auto& [name, tensor] : wanted) {
-    fill(tensor, *file->find(name), where);
+  for (const auto& item : wanted) {
+    const auto placed = state.placements.find(item.name);
+    check_tensor(
+        reader,
+        item.file_name,
+        item.tensor.scalar_type(),
+        placed == state.placements.end() ? item.tensor.sizes()
+                                         : placed->second.sizes);
+  }
+  return progress;
+}
+
+void copy_in(const at::Tensor& tensor, const at::Tensor& source) {
+  tensor.copy_(source.view(tensor.sizes()));
+}
+
+Progress load_checkpoint(
+    const std::filesystem::path& path,
+    const CheckpointState& state,
+    bool weights_only) {
+  at::NoGradGuard no_grad;
+  const CheckpointReader reader(path);
+  const auto progress = check_fits(reader, state, weights_only);
+  for (const auto& item : in_file(state, weights_only)) {
+    copy_in(item.tensor, reader.read(item.file_name));
   }
   return progress;
 }
@@ -260,8 +333,15 @@ void share_state(
     const CheckpointState& state,
     Progress& progress,
     collective::Communicator& group) {
-  parallel::broadcast(state.tensors, group);
-  parallel::broadcast(state.extra, group);
+  for (const auto* list : {&state.tensors, &state.extra}) {
+    parallel::NamedTensors equal;
+    for (const auto& item : *list) {
+      if (!state.placements.contains(item.first)) {
+        equal.push_back(item);
+      }
+    }
+    parallel::broadcast(equal, group);
+  }
   int64_t counts[] = {
       progress.step,
       progress.epoch,

@@ -2,9 +2,9 @@
 
 // The whole state of a run in one safetensors file: parameters and buffers
 // under their plain names (PyTorch reads them), everything else under
-// "lockstep.", progress as metadata. Rank 0 reads and writes; the others get
-// the state by broadcast, so only its disk matters. A failed write leaves the
-// old file whole. Throws TrainError, naming the file.
+// "lockstep.", progress as metadata. A failed write leaves the old file whole.
+// What several ranks do together, and folders of shards: checkpoint_group.h.
+// Throws TrainError, naming the file.
 
 #include <filesystem>
 #include <optional>
@@ -12,8 +12,11 @@
 
 #include "lockstep/collective/communicator.h"
 #include "lockstep/parallel/ddp.h"
+#include "lockstep/record/safetensors.h"
 
 namespace lockstep::train {
+
+class CheckpointReader;
 
 struct Progress {
   int64_t step = 0;              // steps done
@@ -28,6 +31,8 @@ struct CheckpointState {
   std::string config;  // resolved, as YAML
   parallel::NamedTensors tensors;
   parallel::NamedTensors extra;
+  // Of the tensors above that are this rank's part of a whole.
+  parallel::Placements placements{};
 };
 
 void save_checkpoint(
@@ -35,23 +40,49 @@ void save_checkpoint(
     const CheckpointState& state,
     const Progress& progress);
 
-// Gives `link` the content that `path` has now, atomically and without a copy.
+// Gives `link` the content that `path` (a file or a folder of shards) has now,
+// atomically and without a copy.
 void link_checkpoint(
     const std::filesystem::path& path,
     const std::filesystem::path& link);
 
-// Fills the tensors in place. Every tensor must be there with its shape and
-// type; a file of another recipe, or with missing or unknown tensors, is
-// refused with their names. `weights_only` leaves `extra` alone.
+// Fills the tensors in place, from a file or a folder of shards. Every tensor
+// must be there with its shape and type; a file of another recipe, or with
+// missing or unknown tensors, is refused with their names. `weights_only`
+// leaves `extra` alone.
 Progress load_checkpoint(
     const std::filesystem::path& path,
     const CheckpointState& state,
     bool weights_only = false);
 
-// Everybody gets rank 0's tensors and progress.
+// Everybody gets rank 0's tensors (those that are not in parts) and progress.
 void share_state(
     const CheckpointState& state,
     Progress& progress,
     collective::Communicator& group);
+
+// The parts of which the above, and checkpoints of a group, are made.
+struct FileTensor {
+  std::string name;       // in the state
+  std::string file_name;  // in the file
+  at::Tensor tensor;
+};
+std::vector<FileTensor> in_file(
+    const CheckpointState& state,
+    bool weights_only = false);
+record::Metadata describe(
+    const CheckpointState& state,
+    const Progress& progress);
+// Refuses what load_checkpoint refuses; nothing is filled yet.
+Progress check_fits(
+    const CheckpointReader& reader,
+    const CheckpointState& state,
+    bool weights_only);
+void copy_in(const at::Tensor& tensor, const at::Tensor& source);
+// Where a checkpoint is written before replace_checkpoint() puts it in place.
+std::filesystem::path unfinished(const std::filesystem::path& path);
+void replace_checkpoint(
+    const std::filesystem::path& made,
+    const std::filesystem::path& path);
 
 }  // namespace lockstep::train

@@ -62,8 +62,8 @@ void TrainerConfig::bind(config::Binder& b) {
   b.choice(
       "strategy",
       strategy,
-      {"auto", "single", "ddp"},
-      "auto: single with one rank, else ddp");
+      {"auto", "single", "ddp", "fsdp"},
+      "auto: single with one rank, else ddp; fsdp: sharded");
   b.choice(
       "precision", precision, {"fp32", "tf32", "bf16"}, "of the arithmetic");
   b.choice("device", device, {"auto", "cpu", "cuda"}, "auto: cuda when there");
@@ -78,6 +78,11 @@ void TrainerConfig::bind(config::Binder& b) {
       "steps between checkpoints; 0: each epoch",
       at_least(0));
   b.field("checkpoint_dir", checkpoint_dir, "default: checkpoints/ of the run");
+  b.choice(
+      "checkpoint_format",
+      checkpoint_format,
+      {"auto", "full", "sharded"},
+      "auto: a folder of shards with fsdp, else one file");
   b.field("resume", resume, "none, auto (last checkpoint) or a file");
   b.choice(
       "collective",
@@ -166,6 +171,14 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
             "trainer.strategy=single, but the launcher started {} ranks; use "
             "trainer.strategy=ddp",
             world_size));
+  }
+  if (trainer.checkpoint_format == "sharded" && trainer.strategy != "fsdp") {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "trainer.checkpoint_format=sharded needs trainer.strategy=fsdp, "
+            "not {}; accepted here: auto, full",
+            trainer.strategy));
   }
   if (trainer.max_epochs == 0 && trainer.max_steps == 0 &&
       trainer.max_seconds == 0) {

@@ -26,6 +26,7 @@ struct TrainerConfig {
   int64_t log_every = 10;
   int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch
   std::string checkpoint_dir;
+  std::string checkpoint_format = "auto";
   std::string resume = "none";
   std::string collective = "auto";
   std::string recompute = "none";

@@ -7,6 +7,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
 #include "lockstep/train/stop_signal.h"
@@ -102,7 +103,11 @@ class Loop {
   }
   CheckpointState state() {
     return {
-        recipe_.name(), options_.config, recipe_.tensors(), recipe_.extra()};
+        recipe_.name(),
+        options_.config,
+        recipe_.tensors(),
+        recipe_.extra(),
+        recipe_.placements()};
   }
   void resume();
   void announce();
@@ -113,6 +118,7 @@ class Loop {
   void draw(Recorder& recorder);
   void validate(Recorder& recorder);
   void save(const std::string& reason);
+  void check_weights();
   bool reached_limit() const;
 
   Recipe& recipe_;
@@ -133,6 +139,7 @@ class Loop {
   int64_t steps_here_ = 0;
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
+  bool sharded_ = false;  // checkpoints are folders of shards
   int64_t validated_step_ = -1;
   int64_t drawn_step_ = -1;
 };
@@ -143,16 +150,22 @@ void Loop::resume() {
   if (from == "none" && options_.environment.generation > 0) {
     from = "auto";
   }
-  if (leader() && from != "none") {
-    const fs::path path = from == "auto" ? last() : fs::path(from);
-    if (from != "auto" || fs::exists(path)) {
-      progress_ = load_checkpoint(path, state());
+  sharded_ = choose_sharded(
+      trainer_.checkpoint_format, options_.checkpoint_dir, state(), group_);
+  const fs::path path = from == "auto" ? last() : fs::path(from);
+  int64_t there =
+      from != "none" && (from != "auto" || (leader() && fs::exists(path)));
+  group_.broadcast(&there, 1, collective::DataType::kInt64, 0);
+  if (there != 0) {
+    progress_ = restore_together(path, state(), group_);
+    if (leader()) {
       log_info(
           fmt::format(
               "resumed from {} at step {}", path.string(), progress_.step));
     }
+  } else {
+    share_state(state(), progress_, group_);
   }
-  share_state(state(), progress_, group_);
   saved_step_ = progress_.step;
   step_epoch_ = progress_.epoch;
   seconds_before_ = progress_.seconds;
@@ -423,38 +436,55 @@ void Loop::validate(Recorder& recorder) {
   }
 }
 
-void Loop::save(const std::string& reason) {
-  // Every rank looks at its replica; a good file is never replaced by a bad.
+// Every rank looks at its replica or its parts; a good file is never replaced
+// by a bad one. With parts, all must know that one of them is bad.
+void Loop::check_weights() {
+  std::string wrong;
   for (const auto& [name, tensor] : recipe_.tensors()) {
     if (tensor.is_floating_point() &&
         !at::isfinite(tensor).all().item<bool>()) {
-      throw TrainError(
-          kFailed,
-          fmt::format(
-              "step {}: rank {} has a weight that is not a number ({}); "
-              "training stopped, the last good checkpoint is {}; try a "
-              "smaller optim.lr or optim.clip=1",
-              progress_.step,
-              group_.rank(),
-              name,
-              good_checkpoint()));
+      wrong = name;
+      break;
     }
   }
-  saved_step_ = progress_.step;
-  if (!leader()) {
-    return;
+  int64_t bad = wrong.empty() ? 0 : 1;
+  if (!recipe_.placements().empty()) {
+    group_.all_reduce(
+        &bad, 1, collective::DataType::kInt64, collective::ReduceOp::kMax);
   }
+  if (bad != 0) {
+    throw TrainError(
+        kFailed,
+        fmt::format(
+            "step {}: rank {} has a weight that is not a number ({}); "
+            "training stopped, the last good checkpoint is {}; try a "
+            "smaller optim.lr or optim.clip=1",
+            progress_.step,
+            group_.rank(),
+            wrong.empty() ? "in another rank's part" : wrong,
+            good_checkpoint()));
+  }
+}
+
+void Loop::save(const std::string& reason) {
+  check_weights();
+  saved_step_ = progress_.step;
   const auto begun = os::real_clock().now();
   fs::path shown = last();
   const fs::path best = last().parent_path() / "best.safetensors";
   // A run without validation has no better one than its last. `last` is
   // replaced last: whoever resumes from it finds the best it speaks of.
   if (reason == "best" || !progress_.best) {
-    save_checkpoint(best, state(), progress_);
-    link_checkpoint(best, last());
+    save_together(best, state(), progress_, sharded_, group_);
+    if (leader()) {
+      link_checkpoint(best, last());
+    }
     shown = reason == "best" ? best : last();
   } else {
-    save_checkpoint(last(), state(), progress_);
+    save_together(last(), state(), progress_, sharded_, group_);
+  }
+  if (!leader()) {
+    return;
   }
   options_.events->write(
       wire::Checkpoint{

@@ -71,6 +71,9 @@ double Optimizer::step(const std::vector<at::Tensor>& gradients, double lr) {
   double norm = 0;
   if (config_.clip > 0) {
     norm = at::stack(at::_foreach_norm(gradients)).norm().item<double>();
+    if (total_) {
+      norm = std::sqrt(total_(norm * norm));
+    }
     if (norm > config_.clip) {
       at::_foreach_mul_(gradients, config_.clip / norm);
     }

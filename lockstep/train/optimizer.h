@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,11 @@ class Optimizer {
       std::vector<at::Tensor> parameters,
       std::vector<char> decay = {});
 
+  // For gradients in parts: gives the sum of a value over the ranks.
+  void sum_norms_by(std::function<double(double)> total) {
+    total_ = std::move(total);
+  }
+
   // Updates in place; gradients may be scaled by clipping. Returns the norm
   // before clipping (0 when clipping is off).
   double step(const std::vector<at::Tensor>& gradients, double lr);
@@ -41,6 +47,7 @@ class Optimizer {
       double lr,
       double weight_decay);
   OptimConfig config_;
+  std::function<double(double)> total_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<size_t> decayed_;

@@ -85,6 +85,8 @@ class Recipe {
   // Parameters and buffers under plain names; optimiser state.
   virtual parallel::NamedTensors tensors() = 0;
   virtual parallel::NamedTensors extra() = 0;
+  // Of those that are this rank's part of a whole.
+  virtual parallel::Placements placements() { return {}; }
 
   // Steps between pictures (0: none), and the pictures (rank 0 only).
   virtual int64_t draw_every() const { return 0; }
