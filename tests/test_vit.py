@@ -239,10 +239,11 @@ EVERYTHING = [
 ]
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_everything_together_resumes_bit_for_bit(tmp_path, world):
+@pytest.mark.parametrize("world, strategy", [(1, "auto"), (2, "ddp"), (2, "fsdp")])
+def test_everything_together_resumes_bit_for_bit(tmp_path, world, strategy):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words = [*VIT, *EVERYTHING, "data.batch_size=4"]
+    words = [*VIT, *EVERYTHING, "data.batch_size=4", f"trainer.strategy={strategy}"]
+    words += ["trainer.checkpoint_format=full"]
     run_ranks(tmp_path / "a", [*words, f"out={whole}"], world)
     stop = ["trainer.max_seconds=1e-9", "trainer.min_epochs=1"]
     run_ranks(tmp_path / "b", [*words, *stop, f"out={parts}"], world)

@@ -190,6 +190,24 @@ def test_recompute_on_several_ranks(tmp_path):
         )
 
 
+def test_sharded_state_with_recompute_and_auto(tmp_path):
+    """Blocks are gathered again for their second forward."""
+    words = [*VIT, "trainer.strategy=fsdp"]
+    for mode in ("none", "attention", "block"):
+        run = tmp_path / mode
+        run_ranks(
+            tmp_path / f"{mode}-ranks",
+            [*words, f"trainer.recompute={mode}", f"out={run}"],
+        )
+        assert metrics(run) == metrics(tmp_path / "none")
+    run = tmp_path / "auto"
+    ranks = run_ranks(
+        tmp_path / "r", [*words, "data.batch_size=auto:4", f"out={run}"]
+    )
+    assert "batch 4: " in ranks.output(0)
+    assert metrics(run) == metrics(tmp_path / "none")
+
+
 def test_recompute_in_bf16(tmp_path):
     for mode in ("none", "block"):
         words = ["trainer.precision=bf16", f"trainer.recompute={mode}"]

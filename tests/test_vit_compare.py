@@ -1,4 +1,5 @@
-"""A comparison: a file that runs several job files and writes one logbook."""
+"""The experiment from its job files, small and on CPUs: DDP on two hosts, FSDP
+on one, and a comparison that runs both and writes one logbook."""
 
 import csv
 import os
@@ -8,7 +9,7 @@ import subprocess
 
 import pytest
 from control import LOCKSTEP, Control
-from testbed import ROOT
+from testbed import ROOT, Hosts, needs_root
 from trainer import TRAIN
 
 TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", TRAIN)
@@ -155,3 +156,25 @@ def test_a_comparison_is_not_detached(control, tmp_path):
     assert done.returncode == 2 and "--detach" in done.stderr
     done = run(control, file, "--dry-run", *SMALL, cwd=tmp_path)
     assert done.returncode == 0 and not control.runs_dir.exists(), done.stderr
+
+
+@needs_root
+def test_the_examples_small_on_two_hosts(control):
+    """2 nodes x 2 ranks by DDP, 2 ranks by FSDP, as the files say but smaller."""
+    with Hosts(2) as hosts:
+        done = run(
+            control,
+            "examples/vit-compare.yaml",
+            *SMALL,
+            "procs_per_node=2",
+            "--price",
+            "0.10",
+            **hosts.environment(),
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    page, table = comparison(done)
+    assert table["state"] == {"ddp": "done", "fsdp": "done"}
+    assert table["ranks"] == {"ddp": "4 on 2 nodes", "fsdp": "2 on 1 node"}
+    assert table["best val_accuracy"]["ddp"] and table["best val_accuracy"]["fsdp"]
+    assert all("$" in cell for cell in table["cost"].values())
+    check_pictures(page)
