@@ -74,6 +74,14 @@ def test_hosts_are_ranked_by_cost_and_by_speed(control):
         assert by_name["n2"]["whole"]["dollars"]["value"] > 0
 
 
+def test_a_phase_that_the_slow_reach_later_misleads_nobody(control):
+    """A slow host is still in its short first steps when the fast ones are not."""
+    late = PROGRAM.replace("range(5000000)", "range(1500000 if i < 8 else 5000000)")
+    control.script("program", late)
+    result = bench(control, 8)
+    assert result["cheapest"] == "n2" and result["fastest"] == "n1", result
+
+
 def test_a_host_that_cannot_be_reached_does_not_end_the_bench(control, hosts):
     hosts.cut("n3")
     try:

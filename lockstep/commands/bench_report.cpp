@@ -31,12 +31,19 @@ BenchRow make_row(Probe probe, std::optional<double> total_steps) {
           .name = probe.candidate.name,
           .dollars_per_hour =
               probe.candidate.price ? probe.candidate.price->dollars() : 0,
-          .setup = probe.setup};
+          .setup = probe.candidate.keeps_setup ? 0 : probe.setup};
       row.whole = economics::predict(machine, probe.candidate.nodes, *work);
     }
   }
   row.probe = std::move(probe);
   return row;
+}
+
+// Steps before the phase that its prediction stands on; 0: there is one only.
+double steps_before_phase(const Probe& probe) {
+  const auto& iterations = probe.figures.iterations;
+  return iterations && iterations->phases.size() > 1 ? probe.figures.past_steps
+                                                     : 0;
 }
 
 std::string times_text(double ratio) {
@@ -104,11 +111,7 @@ std::string make_verdict(const BenchReport& report) {
                ? fmt::format("{} alone was measured", name)
                : fmt::format("{} is the only one that could be measured", name);
   } else {
-    const bool samples = best.samples_per_dollar > 0;
-    const double ratio =
-        samples && next->samples_per_dollar > 0
-            ? best.samples_per_dollar / next->samples_per_dollar
-            : best.iterations_per_dollar / next->iterations_per_dollar;
+    const double ratio = next->times_as_dear;
     text = report.sure
                ? fmt::format(
                      "{} is the cheapest: {} for a dollar than on {}",
@@ -149,29 +152,30 @@ BenchReport make_bench_report(
       report.total_steps = probe.figures.total_steps;
     }
   }
-  std::vector<economics::Racer> racers;
-  for (const Probe& probe : probes) {
-    racers.push_back(as_racer(probe, report.priced, probe.started));
-  }
+  const std::vector<economics::Racer> racers =
+      as_racers(probes, report.priced, 0);
   const auto first = economics::cheapest(racers);
   const auto quickest = economics::fastest(racers);
   std::vector<size_t> order(probes.size());
   for (size_t i = 0; i < order.size(); ++i) {
     order[i] = i;
   }
+  const auto dear = [&](size_t i) {
+    return first ? times_as_dear(probes[i], probes[*first], report.priced) : 0;
+  };
   const auto rank = [&](size_t i) {
-    const economics::Racer& racer = racers[i];
-    const double cost =
-        racer.iteration
-            ? racer.iteration->mean / racer.samples * racer.dollars_per_hour
-            : 0;
     return std::tuple(
         first != i,
-        !racer.iteration,
-        racer.standing == Standing::kFailed,
-        cost);
+        !racers[i].iteration,
+        racers[i].standing == Standing::kFailed,
+        dear(i));
   };
   std::ranges::stable_sort(order, {}, rank);
+  std::vector<double> ratios;
+  for (const size_t i : order) {
+    ratios.push_back(dear(i));
+  }
+  const double unseen = first ? steps_before_phase(probes[*first]) : 0;
   for (size_t i = 0; i < order.size(); ++i) {
     if (first == order[i]) {
       report.cheapest = i;
@@ -181,11 +185,17 @@ BenchReport make_bench_report(
     }
     report.rows.push_back(
         make_row(std::move(probes[order[i]]), report.total_steps));
+    report.rows.back().times_as_dear = ratios[i];
+    // One that was stopped before the phase that counts says nothing about it.
+    if (static_cast<double>(report.rows.back().probe.figures.seen) <= unseen) {
+      report.rows.back().whole.reset();
+    }
   }
   report.sure = true;
   for (size_t i = 0; first && i < racers.size(); ++i) {
     constexpr double kSure = 1.96;
     if (i != *first && racers[i].iteration &&
+        racers[i].standing != Standing::kLost &&
         economics::cheaper_by(racers[*first], racers[i]) < kSure) {
       report.sure = false;
     }

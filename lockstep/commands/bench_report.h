@@ -16,6 +16,9 @@ namespace lockstep::commands {
 
 struct BenchRow {
   Probe probe;
+  // Of the same work, against the cheapest, over the steps that both have seen;
+  // 0: unknown.
+  double times_as_dear = 0;
   double samples_per_second = 0;     // 0: the program tells no samples
   double samples_per_dollar = 0;     // 0: no samples, or no price
   double iterations_per_dollar = 0;  // 0: no price

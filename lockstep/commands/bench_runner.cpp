@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <span>
 
 #include "lockstep/launch/stop_signals.h"
 #include "lockstep/os/clock.h"
@@ -201,10 +202,7 @@ class Bench {
   }
 
   void rule() {
-    std::vector<economics::Racer> racers;
-    for (const Probe& probe : outcome_.probes) {
-      racers.push_back(as_racer(probe, priced_, now()));
-    }
+    const auto racers = as_racers(outcome_.probes, priced_, now());
     const auto rulings = economics::judge(racers, options_.race);
     for (size_t i = 0; i < rulings.size(); ++i) {
       Probe& probe = outcome_.probes[i];
@@ -312,6 +310,46 @@ class Bench {
   std::vector<Live> lives_;
 };
 
+double hourly_price(const Candidate& candidate) {
+  return candidate.price->dollars() * candidate.nodes;
+}
+
+// Over the first `common` steps, without the very first.
+std::optional<economics::Estimate> over_steps(
+    const std::vector<double>& seconds,
+    size_t common) {
+  const size_t end =
+      common == 0 ? seconds.size() : std::min(common, seconds.size());
+  const size_t begin = end > 1 ? 1 : 0;
+  return economics::estimate(
+      std::span<const double>(seconds).subspan(begin, end - begin));
+}
+
+economics::Racer
+as_racer(const Probe& probe, bool priced, double now, size_t common) {
+  const ProbeFigures& figures = probe.figures;
+  economics::Racer racer;
+  racer.dollars_per_hour = priced ? hourly_price(probe.candidate) : 1;
+  racer.standing = probe.standing;
+  racer.reached = static_cast<double>(figures.seen);
+  if (figures.seen == 0 && probe.first_news > 0) {
+    racer.pending = now - probe.first_news;
+  }
+  racer.iteration = over_steps(figures.seconds, common);
+  // Nodes that do more samples an iteration are not slower for it.
+  racer.samples = figures.samples > 0 ? figures.samples : 1;
+  // A new phase is measured anew, but not without end.
+  if (figures.iterations && figures.iterations->phases.size() > 1) {
+    racer.reached = std::max(
+        static_cast<double>(figures.iterations->present.size()),
+        racer.reached / 4);
+  }
+  const double seconds =
+      probe.seconds > 0 ? probe.seconds : now - probe.started;
+  racer.dollars = priced ? racer.dollars_per_hour * seconds / 3600 : 0;
+  return racer;
+}
+
 }  // namespace
 
 bool all_priced(const std::vector<Candidate>& candidates) {
@@ -320,31 +358,34 @@ bool all_priced(const std::vector<Candidate>& candidates) {
   });
 }
 
-economics::Racer as_racer(const Probe& probe, bool priced, double now) {
-  economics::Racer racer;
-  const double hourly =
-      priced ? probe.candidate.price->dollars() * probe.candidate.nodes : 1;
-  racer.dollars_per_hour = hourly;
-  racer.standing = probe.standing;
-  racer.reached = static_cast<double>(probe.figures.seen);
-  if (probe.figures.seen == 0 && probe.first_news > 0) {
-    racer.pending = now - probe.first_news;
-  }
-  if (probe.figures.iterations) {
-    // A new phase is measured anew, but not without end.
-    if (probe.figures.iterations->phases.size() > 1) {
-      racer.reached = std::max(
-          static_cast<double>(probe.figures.iterations->present.size()),
-          racer.reached / 4);
+std::vector<economics::Racer>
+as_racers(const std::vector<Probe>& probes, bool priced, double now) {
+  size_t common = 0;
+  for (const Probe& probe : probes) {
+    const size_t steps = probe.figures.seconds.size();
+    const bool out = probe.standing == Standing::kLost ||
+                     probe.standing == Standing::kFailed;
+    if (steps > 0 && !out) {
+      common = common == 0 ? steps : std::min(common, steps);
     }
-    racer.iteration = probe.figures.iterations->estimate;
-    // Nodes that do more samples an iteration are not slower for it.
-    racer.samples = probe.figures.samples > 0 ? probe.figures.samples : 1;
   }
-  const double seconds =
-      probe.seconds > 0 ? probe.seconds : now - probe.started;
-  racer.dollars = priced ? hourly * seconds / 3600 : 0;
-  return racer;
+  std::vector<economics::Racer> racers;
+  for (const Probe& probe : probes) {
+    racers.push_back(as_racer(probe, priced, now, common));
+  }
+  return racers;
+}
+
+double times_as_dear(const Probe& first, const Probe& second, bool priced) {
+  const size_t common =
+      std::min(first.figures.seconds.size(), second.figures.seconds.size());
+  const economics::Racer a = as_racer(first, priced, 0, common);
+  const economics::Racer b = as_racer(second, priced, 0, common);
+  if (!a.iteration || !b.iteration) {
+    return 0;
+  }
+  return (a.iteration->mean / a.samples * a.dollars_per_hour) /
+         (b.iteration->mean / b.samples * b.dollars_per_hour);
 }
 
 Result<BenchOutcome> run_probes(

@@ -61,9 +61,15 @@ Result<BenchOutcome> run_probes(
     const BenchRunnerOptions& options,
     launch::StopSignals& signals);
 
-// What the race knows about a probe. Without a price on every candidate all
-// count as equally dear: then only times are compared.
-economics::Racer as_racer(const Probe& probe, bool priced, double now);
+// What the race knows about the probes. They are compared over the steps that
+// all who are still in it have seen, so that a warm-up or a phase counts on all
+// sides or on none. Without a price on every candidate all count as equally
+// dear: then only times are compared.
+std::vector<economics::Racer>
+as_racers(const std::vector<Probe>& probes, bool priced, double now);
+// How many times the price of the same work the first is of the second, over
+// the steps that both have seen; 0 when one has none.
+double times_as_dear(const Probe& first, const Probe& second, bool priced);
 bool all_priced(const std::vector<Candidate>& candidates);
 
 }  // namespace lockstep::commands

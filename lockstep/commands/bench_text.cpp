@@ -64,6 +64,7 @@ json row_json(const BenchRow& row) {
       {"reason", probe.reason},
       {"setup_seconds", probe.setup},
       {"init_seconds", probe.figures.init},
+      {"times_as_dear", known(row.times_as_dear)},
       {"samples_per_second", known(row.samples_per_second)},
       {"samples_per_dollar", known(row.samples_per_dollar)},
       {"iterations_per_dollar", known(row.iterations_per_dollar)},
@@ -193,15 +194,21 @@ void explain_row(
   const double past =
       probe.figures.past_seconds > 0 ? probe.figures.past_steps : 0;
   text += fmt::format(
-      "  whole run = set-up {:.3f} + init {:.3f} + {:.3f} s for the first {} "
-      "steps + {:.0f} x {:.6g} = {:.3f} s\n",
-      probe.setup,
+      "  whole run = {}init {:.3f} + {:.3f} s for the first {} steps + {:.0f} "
+      "x "
+      "{:.6g} = {:.3f} s{}\n",
+      probe.candidate.keeps_setup
+          ? ""
+          : fmt::format("set-up {:.3f} + ", probe.setup),
       probe.figures.init,
       past > 0 ? probe.figures.past_seconds : 0,
       past,
       *total_steps - past,
       mean,
-      row.whole->seconds.value);
+      row.whole->seconds.value,
+      probe.candidate.keeps_setup
+          ? fmt::format("; its set-up ({:.3f} s) is done", probe.setup)
+          : "");
   if (row.whole->priced) {
     text += fmt::format(
         "  cost = {:.0f} s begun x {} x ${:.6g} / 3600 = {}\n",

@@ -21,6 +21,8 @@ struct Candidate {
   int nodes = 1;
   std::optional<Money> price;  // an hour and node
   std::string price_source;    // "command line", "user file", "job file"
+  // What a probe sent and set up is there for the run as well: own hosts.
+  bool keeps_setup = true;
 };
 
 class Candidates {

@@ -82,7 +82,10 @@ economics::PlanOffer make_offer(
     }
     offer.end = run->finished ? run->end : offer.end;
     offer.init = run->figures.init;
-    offer.machine.setup = run->setup;
+    // What was sent once is there: the quickest start speaks for the next.
+    offer.machine.setup = run == runs.front()
+                              ? run->setup
+                              : std::min(offer.machine.setup, run->setup);
   }
   if (price > 0) {
     offer.machine.dollars_per_hour = price;

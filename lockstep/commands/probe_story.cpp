@@ -100,6 +100,9 @@ ProbeFigures probe_figures(const ProbeStory& story) {
     steps.erase(steps.begin());
     figures.past_steps += 1;
   }
+  for (const ProbeStory::Step& step : steps) {
+    figures.seconds.push_back(step.seconds);
+  }
   if (steps.empty()) {
     return figures;
   }

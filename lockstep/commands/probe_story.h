@@ -68,7 +68,8 @@ class ProbeStory {
 // The story in numbers; `iterations` is none when nothing was seen.
 struct ProbeFigures {
   std::optional<economics::IterationSummary> iterations;
-  size_t seen = 0;  // steps
+  size_t seen = 0;              // steps
+  std::vector<double> seconds;  // of each that has a time, in order
   // Steps before the present phase and what they took together.
   double past_steps = 0;
   double past_seconds = 0;

@@ -51,6 +51,11 @@ std::optional<IterationSummary> sum_up(
     return std::nullopt;
   }
   summary.phases = find_phases(kept);
+  // The first iteration alone is no phase: it is always left out.
+  if (summary.phases.size() > 1 && summary.phases[0].end == 1) {
+    summary.phases.erase(summary.phases.begin());
+    summary.phases[0].begin = 0;
+  }
   // The first iteration of all pays for what is made once.
   const size_t begin =
       kept.size() > 1 ? std::max<size_t>(summary.phases.back().begin, 1) : 0;

@@ -33,6 +33,15 @@ TEST(Iterations, TheVeryFirstIsLeftOut) {
   EXPECT_EQ(summary->present.size(), 4U);
 }
 
+TEST(Iterations, TheFirstAloneIsNoPhase) {
+  std::vector<double> values(20, 0.1);
+  values[0] = 2;
+  const auto summary = sum_up(values);
+  EXPECT_EQ(summary->phases.size(), 1U);
+  EXPECT_EQ(summary->present.size(), 19U);
+  EXPECT_THAT(remarks(*summary), IsEmpty());
+}
+
 TEST(Iterations, EqualOnesNeedNoRemark) {
   const auto summary = sum_up(std::vector<double>(20, 0.1));
   EXPECT_NEAR(summary->estimate.mean, 0.1, 1e-12);
