@@ -15,7 +15,7 @@ if [ "${1:-}" = --bench ]; then
 fi
 cmake --preset cuda -DLOCKSTEP_CONTROL=OFF -DLOCKSTEP_BENCH=OFF \
   -DLOCKSTEP_PYTHON="$python" >/dev/null
-units=(collective data models parallel train)
+units=(collective data kernels models parallel train)
 ninja -C build-cuda lockstep-train "${units[@]/%/_test}"
 for name in "${units[@]}"; do
   build-cuda/bin/"${name}"_test --gtest_brief=1

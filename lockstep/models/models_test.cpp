@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <array>
@@ -102,6 +105,73 @@ TEST(TokenLinear, FrozenWeightsGetNoGradientAndOtherTypesWork) {
   EXPECT_EQ(
       token_linear(layer, at::randn({2, 5, 4}, at::kDouble)).scalar_type(),
       at::kDouble);
+}
+
+// The whole model on the kernels (here their twins in fp32) against its plain
+// form: logits and every gradient, whatever is kept for the way back.
+TEST(Vit, KernelsGiveThePlainModel) {
+  at::manual_seed(5);
+  const VitOptions options{
+      .image_size = 12,
+      .patch = 4,
+      .channels = 3,
+      .classes = 5,
+      .dim = 24,
+      .depth = 3,
+      .heads = 3};
+  Vit vit(options);
+  for (auto& parameter : vit.parameters()) {
+    torch::NoGradGuard no_grad;
+    parameter.add_(at::randn_like(parameter) * .1);
+    if (parameter.dim() == 4) {
+      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+  }
+  const auto images = at::randn({3, 3, 12, 12});
+  const auto seed = at::randn({3, 5});
+  const auto gradients = [&] {
+    std::vector<at::Tensor> list;
+    for (const auto& parameter : vit.parameters()) {
+      list.push_back(parameter.grad().clone());
+    }
+    return list;
+  };
+  const auto plain = vit.forward(images);
+  plain.backward(seed);
+  const auto expected = gradients();
+  const auto names = vit.named_parameters().keys();
+  for (const Keep keep : {Keep::kAll, Keep::kCheap, Keep::kLeast}) {
+    vit.use_kernels(keep);
+    // Without a gradient autograd makes one, with one the kernels add to it.
+    for (const bool there : {false, true}) {
+      int hooked = 0;
+      for (auto& parameter : vit.parameters()) {
+        parameter.mutable_grad() =
+            there ? at::zeros_like(parameter) : at::Tensor();
+      }
+      auto accumulator =
+          torch::autograd::impl::grad_accumulator(vit.parameters()[0]);
+      const auto hook = accumulator->add_post_hook(
+          std::make_unique<torch::autograd::utils::LambdaPostHook>(
+              [&hooked](
+                  const torch::autograd::variable_list& outputs,
+                  const torch::autograd::variable_list&) {
+                ++hooked;
+                return outputs;
+              }));
+      const auto logits = vit.forward(images);
+      EXPECT_TRUE(at::allclose(logits, plain, 1e-4, 1e-5));
+      logits.backward(seed);
+      accumulator->del_post_hook(hook);
+      EXPECT_EQ(hooked, 1) << "Ddp waits for each parameter's hook";
+      const auto ours = gradients();
+      for (size_t i = 0; i < ours.size(); ++i) {
+        EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-3, 1e-5))
+            << names[i] << " keep " << static_cast<int>(keep) << " "
+            << (ours[i] - expected[i]).abs().max().item<float>();
+      }
+    }
+  }
 }
 
 TEST(Vit, RefusesWhatDoesNotDivideAndUnknownNames) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "lockstep/base/nearest.h"
+#include "lockstep/kernels/attention.h"
 #include "lockstep/models/linear.h"
 
 namespace lockstep::models {
@@ -135,6 +136,22 @@ at::Tensor VitBlock::expand(const at::Tensor& tokens) {
          token_linear(fc2_, at::gelu(token_linear(fc1_, norm2_(tokens))));
 }
 
+BlockParameters VitBlock::ordered() const {
+  return {
+      norm1_->weight,
+      norm1_->bias,
+      qkv_->weight,
+      qkv_->bias,
+      proj_->weight,
+      proj_->bias,
+      norm2_->weight,
+      norm2_->bias,
+      fc1_->weight,
+      fc1_->bias,
+      fc2_->weight,
+      fc2_->bias};
+}
+
 Vit::Vit(const VitOptions& options) : options_(options) {
   check_options(options);
   const int64_t side = options.image_size / options.patch;
@@ -158,7 +175,64 @@ Vit::Vit(const VitOptions& options) : options_(options) {
   init_linear(head_);
 }
 
+bool Vit::kernels_fit(const VitOptions& options) {
+  const int64_t side = options.image_size / options.patch;
+  return kernels::attention_fits(side * side + 1, options.dim / options.heads);
+}
+
+at::Tensor Vit::as_patches(const at::Tensor& images) const {
+  const int64_t patch = options_.patch;
+  const int64_t side = options_.image_size / patch;
+  const int64_t batch = images.size(0);
+  const auto patches =
+      images.view({batch, options_.channels, side, patch, side, patch})
+          .permute({0, 2, 4, 3, 5, 1})
+          .reshape({batch, side * side, -1});
+  return at::constant_pad_nd(patches, {0, 0, 1, 0}).view({-1, patches.size(2)});
+}
+
+at::Tensor Vit::forward_patches(const at::Tensor& patches) {
+  std::vector<at::Tensor> parameters = {patches_->weight};
+  for (const auto& block : blocks_) {
+    for (const auto& parameter : block->ordered()) {
+      parameters.push_back(parameter);
+    }
+  }
+  const auto& copies = copies_.refresh(parameters, patches.scalar_type());
+  BlockShape shape;
+  shape.length = length();
+  shape.batch = patches.size(0) / shape.length;
+  shape.heads = options_.heads;
+  shape.eps = options_.norm_eps;
+  shape.keep = keep_.value_or(Keep::kAll);
+  const auto places = at::cat(
+      {pos_embed_.slice(1, 0, 1) + cls_token_,
+       pos_embed_.slice(1, 1) + patches_->bias},
+      1);
+  const auto embedded =
+      fused_projection(patches, patches_->weight, copies.front())
+          .view({shape.batch, shape.length, options_.dim});
+  Residual tokens;
+  tokens.x =
+      (embedded + places.to(embedded.scalar_type())).view({-1, options_.dim});
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    BlockParameters of_block;
+    std::copy_n(
+        copies.begin() + 1 + static_cast<int64_t>(i * kBlockParameters),
+        kBlockParameters,
+        of_block.begin());
+    shape.first_only = i + 1 == blocks_.size();
+    tokens = fused_block(tokens, blocks_[i]->ordered(), of_block, shape);
+  }
+  // Small from here on, and in fp32.
+  return head_(norm_((tokens.x + tokens.delta).to(at::kFloat)));
+}
+
 at::Tensor Vit::forward(const at::Tensor& images) {
+  if (keep_) {
+    const auto type = images.is_cuda() ? at::kBFloat16 : images.scalar_type();
+    return forward_patches(as_patches(images.to(type)));
+  }
   const int64_t batch = images.size(0);
   auto patches = patches_(images).flatten(2).transpose(1, 2);
   auto tokens =

@@ -11,9 +11,12 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lockstep/models/fused.h"
 
 namespace lockstep::models {
 
@@ -47,6 +50,8 @@ class VitBlock : public torch::nn::Module {
   // Its two halves, each with its residual.
   at::Tensor attend(const at::Tensor& tokens);
   at::Tensor expand(const at::Tensor& tokens);
+  // As fused_block takes them.
+  BlockParameters ordered() const;
 
  private:
   int64_t heads_;
@@ -74,8 +79,22 @@ class Vit : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& images);
   const VitOptions& options() const { return options_; }
 
+  // Computes with lockstep/kernels from now on, in the type of the patches.
+  // Needs kernels_fit() and the patch weights in channels_last.
+  void use_kernels(Keep keep) { keep_ = keep; }
+  bool uses_kernels() const { return keep_.has_value(); }
+  static bool kernels_fit(const VitOptions& options);
+  int64_t length() const { return pos_embed_.size(1); }  // tokens a sample
+  // The same from the patches that kernels::prepare_images makes with a lead
+  // of 1: [n x length(), patch x patch x channels].
+  at::Tensor forward_patches(const at::Tensor& patches);
+
  private:
+  at::Tensor as_patches(const at::Tensor& images) const;
+
   VitOptions options_;
+  std::optional<Keep> keep_;
+  Copies copies_;
   at::Tensor cls_token_;
   at::Tensor pos_embed_;
   torch::nn::Conv2d patches_{nullptr};

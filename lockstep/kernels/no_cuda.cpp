@@ -1,0 +1,80 @@
+#include <stdexcept>
+
+#include "lockstep/kernels/adamw.h"
+#include "lockstep/kernels/attention.h"
+#include "lockstep/kernels/cast.h"
+#include "lockstep/kernels/cross_entropy.h"
+#include "lockstep/kernels/gelu.h"
+#include "lockstep/kernels/gemm.h"
+#include "lockstep/kernels/images.h"
+#include "lockstep/kernels/layer_norm.h"
+
+// The GPU's half where there is none.
+
+namespace lockstep::kernels {
+namespace {
+
+[[noreturn]] void absent() {
+  throw std::runtime_error(
+      "this build of lockstep has no CUDA kernels; build with "
+      "cmake --preset cuda");
+}
+
+}  // namespace
+
+// The twins need no scratch memory.
+size_t norm_scratch(int64_t /*dim*/) {
+  return 0;
+}
+size_t column_scratch(int64_t /*dim*/) {
+  return 0;
+}
+size_t attention_scratch(int64_t /*heads*/) {
+  return 0;
+}
+bool attention_fits(int64_t /*length*/, int64_t /*width*/) {
+  return true;
+}
+
+namespace cuda {
+
+void norm_forward(const NormForward& /*n*/, Stream /*stream*/) {
+  absent();
+}
+void norm_backward(const NormBackward& /*n*/, Stream /*stream*/) {
+  absent();
+}
+void gelu_forward(const GeluForward& /*g*/, Stream /*stream*/) {
+  absent();
+}
+void gelu_backward(const GeluBackward& /*g*/, Stream /*stream*/) {
+  absent();
+}
+void column_sum(const ColumnSum& /*c*/, Stream /*stream*/) {
+  absent();
+}
+void attention_forward(const AttentionForward& /*a*/, Stream /*stream*/) {
+  absent();
+}
+void attention_backward(const AttentionBackward& /*a*/, Stream /*stream*/) {
+  absent();
+}
+void gemm(const Gemm& /*g*/, Stream /*stream*/) {
+  absent();
+}
+void time_candidates(bool /*wanted*/) {}
+void prepare_images(const ImageBatch& /*b*/, Stream /*stream*/) {
+  absent();
+}
+void cast_many(const CastMany& /*c*/, Stream /*stream*/) {
+  absent();
+}
+void adam(const Adam& /*a*/, Stream /*stream*/) {
+  absent();
+}
+void cross_entropy(const CrossEntropy& /*c*/, Stream /*stream*/) {
+  absent();
+}
+
+}  // namespace cuda
+}  // namespace lockstep::kernels
