@@ -2,14 +2,17 @@
 bed, from `up` to `down`. The AWS SDK is the witness of what exists."""
 
 import json
+import os
+import pty
 import re
 import resource
 import signal
+import subprocess
 import time
 
 import pytest
 from clusters import Laptop, Site, tags_of
-from testbed import ROOT, needs_root, wait_for
+from testbed import ROOT, command, needs_root, wait_for
 from testbed_cloud import REGION, Cloud, Machines, refusal
 
 pytestmark = needs_root
@@ -143,11 +146,17 @@ def test_machines_end_when_idle_and_at_the_end_of_their_budget(site, laptop):
     assert extended.returncode == 0, extended.stderr
     lazy = laptop.up(laptop.file("lazy", idle="12s"))
     assert lazy.returncode == 0, lazy.stderr
+    # A run keeps its node, though nobody is logged in.
+    busy = laptop.up(laptop.file("busy", idle="12s", nodes={"c5.xlarge": 1}))
+    assert busy.returncode == 0, busy.stderr
+    agent = "setsid bash -c 'exec -a \"x/lockstep agent\" sleep 30' >/dev/null 2>&1 &"
+    assert laptop.call("ssh", "busy-0", "--", agent).returncode == 0
     # A session on one of them keeps both.
     session = laptop.start("ssh", "lazy-0", "--", "sleep 20")
     session.wait(90)
     assert session.returncode == 0, session.stderr.read()
-    assert len(site.live("lazy")) == 2
+    assert len(site.live("lazy")) == 2 and len(site.live("busy")) == 1
+    wait_for(lambda: not site.live("busy"), "the run has ended", 90)
     wait_for(lambda: not site.live("lazy"), "idle ones are given back", 90)
     gone = laptop.call("ssh", "lazy-0", "--", "true")
     assert gone.returncode == 3 and "no machines" in gone.stderr
@@ -158,11 +167,11 @@ def test_machines_end_when_idle_and_at_the_end_of_their_budget(site, laptop):
 
 def test_interrupted_up_gives_back(site, laptop):
     site.machines.mute = lambda one: True
-    command = laptop.start("up", laptop.file("halt"), "-y")
+    halted = laptop.start("up", laptop.file("halt"), "-y")
     wait_for(lambda: len(site.live("halt")) == 2, "both are launched")
-    command.send_signal(signal.SIGTERM)
-    _, words = command.communicate(timeout=60)
-    assert command.returncode == 130, words
+    halted.send_signal(signal.SIGTERM)
+    _, words = halted.communicate(timeout=60)
+    assert halted.returncode == 130, words
     assert site.live("halt") == [] and site.others("halt") == []
 
 
@@ -170,6 +179,46 @@ def test_without_a_terminal_it_must_be_told(site, laptop):
     done = laptop.call("up", laptop.file("asked"))
     assert done.returncode == 2 and "-y" in done.stderr
     assert site.instances("asked") == [] and site.others("asked") == []
+
+
+def test_a_person_is_asked(site, laptop):
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        laptop.command("up", laptop.file("asked")),
+        cwd=laptop.folder, env=laptop.environment, stdin=theirs,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    os.close(theirs)
+    os.write(ours, b"n\n")
+    _, words = asked.communicate(timeout=60)
+    os.close(ours)
+    assert asked.returncode == 0, words
+    assert "Proceed? [Y/n]" in words and "nothing was made" in words
+    assert site.instances("asked") == [] and site.others("asked") == []
+
+
+def test_a_key_and_a_group_of_the_users_are_used_as_they_are(site, laptop):
+    key = laptop.folder / "mine"
+    command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    settings = laptop.folder / "config/lockstep/config.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"key: {key}\n")
+    subnet = site.ec2.describe_subnets(SubnetIds=[site.machines.subnet_id])["Subnets"][0]
+    group = site.ec2.create_security_group(
+        GroupName="theirs", Description="x", VpcId=subnet["VpcId"]
+    )["GroupId"]
+    done = laptop.up(laptop.file("mine", security_group=group, nodes={"c5.xlarge": 1}))
+    assert done.returncode == 0, done.stderr
+    [one] = site.live("mine")
+    assert [g["GroupId"] for g in one["SecurityGroups"]] == [group]
+    by_hand = command("ssh", "-F", laptop.folder / "state/lockstep/clusters/mine/ssh_config",
+                      "mine-0", "echo by hand")
+    assert by_hand == "by hand\n"
+    assert not (laptop.folder / "state/lockstep/clusters/mine/key").exists()
+    assert laptop.call("down", "mine").returncode == 0
+    left = site.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]
+    assert left["IpPermissions"] == []
+    site.ec2.delete_security_group(GroupId=group)
 
 
 def test_two_commands_at_once_on_one_cluster(site, laptop):
@@ -312,6 +361,17 @@ def test_a_machine_that_never_answers_is_given_back(site, laptop):
     assert laptop.call("down", "mute").returncode == 0
 
 
+def test_nodes_that_are_ready_wait_for_those_that_are_not(site, laptop):
+    done = laptop.up(laptop.file("slow", idle="10s", nodes={
+        "c5.xlarge": {"count": 1},
+        "m5.xlarge": {"count": 1, "setup": "sleep 20"},
+    }))
+    assert done.returncode == 0, done.stderr
+    assert [one["node"] for one in json.loads(done.stdout)] == ["slow-0", "slow-b0"]
+    assert len(site.live("slow")) == 2 and len(site.instances("slow")) == 2
+    assert laptop.call("down", "slow").returncode == 0
+
+
 def test_a_set_up_that_fails_is_told(site, laptop):
     done = laptop.up(laptop.file("broken", nodes={
         "c5.xlarge": {"setup": "echo this went wrong >&2; exit 5"}
@@ -425,5 +485,8 @@ def test_the_examples_run_as_they_are(site, laptop, name):
     assert len(live) == {"aws-cpu": 2, "aws-gpu": 1, "aws-spot": 4}[name]
     if name == "aws-spot":
         assert {one.get("InstanceLifecycle") for one in live} == {"spot"}
+        orders = [p for action, p in site.cloud.calls if action == "RunInstances"]
+        bid = "InstanceMarketOptions.SpotOptions.MaxPrice"
+        assert {order[bid] for order in orders[-4:]} == {"0.100000"}
     assert laptop.call("down", cluster).returncode == 0
     nothing_is_left(site, cluster)

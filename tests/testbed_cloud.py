@@ -289,6 +289,8 @@ class Machines(LeaseHosts):
         self.boots = []
         self.closed = threading.Event()
         self.mute = lambda one: False  # instances that never boot
+        self.boot_seconds = lambda index: 0  # what a boot takes besides
+        self.booted = {}  # instance id -> when, Unix seconds
         self.over = set()
         self.errors = []
         self.closing = False
@@ -363,6 +365,7 @@ class Machines(LeaseHosts):
 
     def first_boot(self, instance, host):
         try:
+            time.sleep(self.boot_seconds(list(self.hosts).index(host.alias)))
             self.plug(host)
             # Who may log in is what user-data says, and nobody else. Sessions
             # whose other end is gone end soon, as user-data has it by systemd.
@@ -383,6 +386,7 @@ class Machines(LeaseHosts):
             if script:
                 self.run_user_data(host.alias, script)
             self.by_instance[instance] = host.alias
+            self.booted[instance] = time.time()
         except Exception as error:  # told when the bed closes
             if not self.closing:
                 self.errors.append(repr(error))

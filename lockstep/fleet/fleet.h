@@ -80,6 +80,7 @@ class Fleet {
 
  private:
   struct Work;
+  friend class StayAwake;
   Result<void> make_access(Work& work);
   Result<void> launch_all(Work& work);
   Result<void> launch_node(Work& work, size_t index, size_t first_place);

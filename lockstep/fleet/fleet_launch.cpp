@@ -18,10 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-// Between the end of a lease and the end of the machine: two looks of the
-// timer and the shutdown.
-constexpr double kShutdownSeconds = 30;
-
 // A cloud that does not list a machine after that long has none.
 constexpr double kSeenAfterSeconds = 120;
 

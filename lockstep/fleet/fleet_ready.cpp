@@ -37,7 +37,50 @@ std::string once_script(const std::string& step) {
 
 }  // namespace
 
+StayAwake::StayAwake(const FleetOptions& options, Fleet::Work& work) {
+  // With a clock that stands still nothing goes idle.
+  if (options.clock != &os::real_clock()) {
+    return;
+  }
+  thread_ = std::thread([this, &options, &work] {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(
+        lock, work.cluster.idle / 3, [&] { return is_over_; })) {
+      std::vector<Node> nodes;
+      {
+        const std::lock_guard of_work(work.mutex);
+        for (const Fleet::Work::Slot& slot : work.slots) {
+          if (slot.ready && slot.node) {
+            nodes.push_back(*slot.node);
+          }
+        }
+      }
+      lock.unlock();
+      // One that cannot be reached is not to be kept.
+      (void)renew_leases(
+          *options.shell,
+          nodes,
+          work.cluster.idle,
+          os::Deadline::after(kOneTry))
+          .has_value();
+      lock.lock();
+    }
+  });
+}
+
+StayAwake::~StayAwake() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
 Result<void> Fleet::wait_ready(Work& work) {
+  const StayAwake awake(options_, work);
   std::atomic<bool> give_up = false;
   std::mutex mutex;
   std::condition_variable changed;
@@ -48,13 +91,23 @@ Result<void> Fleet::wait_ready(Work& work) {
     const std::lock_guard lock(work.mutex);
     slot.failed = std::move(error);
   };
+  // The slot may have got another machine meanwhile.
+  const auto is_current = [&](size_t index, const Node& node) {
+    const std::lock_guard lock(work.mutex);
+    const Work::Slot& slot = work.slots[index];
+    return slot.node && !slot.failed &&
+           slot.node->instance.id == node.instance.id;
+  };
   // Until it answers, its time is over, or nobody waits.
   const auto ask = [&](size_t index, Node node, double until) {
     Work::Slot& slot = work.slots[index];
     std::string words = "no answer";
-    while (!give_up) {
+    while (!give_up && is_current(index, node)) {
       auto lease = look_at_lease(
           *options_.shell, node, os::Deadline::after(kOneTry, *options_.clock));
+      if (!is_current(index, node)) {
+        break;
+      }
       if (lease) {
         cloud::Tags tags = {{std::string(kTimerTag), "runs"}};
         if (node.price_known) {
@@ -73,9 +126,11 @@ Result<void> Fleet::wait_ready(Work& work) {
           fail(slot, std::move(told.error()));
         } else {
           const std::lock_guard lock(work.mutex);
-          slot.ready = true;
-          tags.merge(slot.node->instance.tags);
-          slot.node->instance.tags = tags;
+          if (slot.node && slot.node->instance.id == node.instance.id) {
+            slot.ready = true;
+            tags.merge(slot.node->instance.tags);
+            slot.node->instance.tags = tags;
+          }
         }
         break;
       }
@@ -190,8 +245,11 @@ Result<void> Fleet::wait_ready(Work& work) {
       const auto& places = work.plan.groups[slot.group].places;
       const size_t from = slot.next_place < places.size() ? slot.next_place : 0;
       ++slot.retries;
-      slot.node.reset();
-      slot.failed.reset();
+      {
+        const std::lock_guard lock(work.mutex);
+        slot.node.reset();
+        slot.failed.reset();
+      }
       asked[i] = false;
       if (auto done = launch_node(work, i, from); !done) {
         fail(slot, std::move(done.error()));
@@ -268,6 +326,7 @@ Result<void> Fleet::wait_ready(Work& work) {
 }
 
 Result<void> Fleet::set_up(Work& work) {
+  const StayAwake awake(options_, work);
   const double start = options_.clock->unix_seconds();
   side_by_side(work.slots.size(), work.slots.size(), [&](size_t i) {
     Work::Slot& slot = work.slots[i];
@@ -280,7 +339,7 @@ Result<void> Fleet::set_up(Work& work) {
       if (slot.was_there && work.end > 0) {
         LOCKSTEP_TRY(options_.shell->run(
             *slot.node,
-            lease_end_script(work.end),
+            lease_end_script(work.end - kShutdownSeconds),
             os::Deadline::after(kOneTry, *options_.clock)));
       }
       if (group.setup.empty()) {

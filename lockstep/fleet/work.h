@@ -2,15 +2,21 @@
 
 // One acquire under way. Internal to fleet.
 
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/fleet/fleet.h"
 
 namespace lockstep::fleet {
+
+// Between the end of a lease and the end of the machine: two looks of the
+// timer and the shutdown.
+inline constexpr double kShutdownSeconds = 30;
 
 struct Fleet::Work {
   Cluster cluster;
@@ -42,6 +48,20 @@ struct Fleet::Work {
     }
     return number;
   }
+};
+
+// While it lives, nodes that are ready do not go idle: others may take longer
+// to boot or to be set up.
+class StayAwake {
+ public:
+  StayAwake(const FleetOptions& options, Fleet::Work& work);
+  ~StayAwake();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
 };
 
 // Runs action(i) for each of `count`, at most `most` at once.
