@@ -203,6 +203,18 @@ def test_test_tells_classes_and_confusion(tmp_path, world):
         assert len(picture.getcolors(1 << 16)) >= 4
 
 
+def test_test_reads_a_folder_of_shards(tmp_path):
+    run = tmp_path / "run"
+    words = [*VIT, "trainer.strategy=fsdp", "trainer.checkpoint_format=sharded"]
+    run_ranks(tmp_path / "r", [*words, f"out={run}"], 2)
+    assert (run / LAST).is_dir()
+    told = [row for row in metrics(run) if row["val_loss"]][-1]
+    done = trained("vit", "test", f"checkpoint={run / LAST}", "trainer.device=cpu")
+    values = dict(line.split() for line in done.stdout.split("\n\n")[0].splitlines())
+    assert float(values["val_loss"]) == pytest.approx(float(told["val_loss"]), rel=1e-4)
+    assert (run / "test" / "confusion.png").exists()
+
+
 def test_test_writes_where_it_is_told(tmp_path):
     run = tmp_path / "run"
     trained(*VIT, "trainer.max_steps=1", f"out={run}")
@@ -213,6 +225,33 @@ def test_test_writes_where_it_is_told(tmp_path):
     assert not (run / "test").exists()
     (tmp_path / "file").write_text("")
     refused(train(*words, f"out={tmp_path / 'file' / 'x'}"), "file", code=1)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_test_knows_what_the_model_was_trained_with(tmp_path, world):
+    """Nothing but the checkpoint is said; only rank 0 has it."""
+    run = tmp_path / "run"
+    words = [*VIT, "data.length=40", "data.classes=3", "trainer.max_steps=2"]
+    trained(*words, "trainer.precision=bf16", "ema=0.5", f"out={run}")
+    for rank in range(world):
+        (tmp_path / str(rank)).mkdir()
+    (tmp_path / "0" / "x.safetensors").symlink_to(run / LAST)
+    with Ranks(
+        tmp_path,
+        ["vit", "test", "checkpoint=x.safetensors", "trainer.device=cpu"],
+        world,
+        cwd=lambda rank: tmp_path / str(rank),
+    ) as ranks:
+        text = ranks.done().output(0)
+    values = dict(line.split() for line in text.split("\n\n")[0].splitlines())
+    told = [row for row in metrics(run) if row["val_loss"]][-1]
+    assert float(values["val_loss"]) == pytest.approx(float(told["val_loss"]), rel=1e-3)
+    names, _ = read_matrix(tmp_path / "0" / "test" / "confusion.csv")
+    assert len(names) == 3
+    refused(
+        train("dcgan", "test", f"checkpoint={run / LAST}", "data=synthetic"),
+        "recipe 'vit', not of 'dcgan'",
+    )
 
 
 def test_test_refuses_another_model(tmp_path):

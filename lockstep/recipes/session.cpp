@@ -9,7 +9,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "lockstep/base/log.h"
@@ -17,10 +16,9 @@
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
 #include "lockstep/recipes/registry.h"
-#include "lockstep/record/confusion.h"
+#include "lockstep/recipes/test_verb.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/train/allocator.h"
-#include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/closing.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/group.h"
@@ -31,8 +29,6 @@
 
 namespace lockstep::recipes {
 namespace {
-
-namespace fs = std::filesystem;
 
 using train::kBadInput;
 using train::kFailed;
@@ -121,11 +117,15 @@ int memory_sharers(
   return (environment.local_world_size + devices - 1) / devices;
 }
 
-Prepared prepare(const Command& command, int world_size) {
+// `trained`: what a checkpoint was trained with, below the command line.
+Prepared
+prepare(const Command& command, int world_size, const std::string& trained) {
   const Entry* entry = input_or_throw(find_recipe(command.recipe));
   config::Node base;
   if (!command.config_file.empty()) {
     base = input_or_throw(config::load_yaml(command.config_file));
+  } else if (!trained.empty()) {
+    base = input_or_throw(trained_base(trained));
   }
   const auto node = input_or_throw(
       config::resolve(make_groups(*entry), std::move(base), command.arguments));
@@ -167,83 +167,6 @@ struct Sitting {
   std::unique_ptr<record::EventWriter> events;
 };
 
-constexpr const char* kConfusionFiles =
-    "{classes,confusion}.csv, confusion.png";
-
-// out=DIR, else test/ in the run that the checkpoint is of.
-fs::path test_folder(const Prepared& prepared) {
-  if (!prepared.out.empty()) {
-    return prepared.out;
-  }
-  fs::path file = prepared.checkpoint;
-  if (file.filename().empty()) {
-    file = file.parent_path();
-  }
-  const auto beside = fs::absolute(file).parent_path();
-  return (beside.filename() == "checkpoints" ? beside.parent_path() : beside) /
-         "test";
-}
-
-Result<void> write_confusion(
-    const record::Confusion& confusion,
-    const fs::path& folder) {
-  auto& files = os::real_files();
-  LOCKSTEP_TRY(files.make_directories(folder));
-  LOCKSTEP_TRY(files.write_atomic(
-      folder / "confusion.csv", record::confusion_csv(confusion)));
-  LOCKSTEP_TRY(files.write_atomic(
-      folder / "classes.csv", record::classes_csv(confusion)));
-  LOCKSTEP_ASSIGN(
-      const auto png, record::encode_png(record::confusion_image(confusion)));
-  return files.write_atomic(folder / "confusion.png", png);
-}
-
-int test_checkpoint(
-    const Prepared& prepared,
-    train::Recipe& recipe,
-    const train::Context& context) {
-  if (prepared.checkpoint.empty()) {
-    throw TrainError(
-        kBadInput,
-        "'test' needs checkpoint=FILE, e.g. "
-        "checkpoint=runs/<id>/checkpoints/best.safetensors");
-  }
-  // Only rank 0's disk matters, as when a run is resumed.
-  train::restore_together(
-      prepared.checkpoint,
-      {recipe.name(),
-       prepared.config,
-       recipe.tensors(),
-       {},
-       recipe.placements()},
-      *context.group,
-      /*weights_only=*/true);
-  const auto result = recipe.evaluate();
-  if (result.values.empty()) {
-    throw TrainError(kBadInput, "'test' found no held-out samples");
-  }
-  if (context.rank() != 0) {
-    return 0;
-  }
-  for (const auto& [name, value] : result.values) {
-    std::printf("%s %.6g\n", name.c_str(), value);
-  }
-  if (result.confusion) {
-    std::printf("\n%s\n", record::class_table(*result.confusion).c_str());
-    const fs::path folder = test_folder(prepared);
-    const auto written = write_confusion(*result.confusion, folder);
-    if (written) {
-      std::printf("written: %s\n", (folder / kConfusionFiles).c_str());
-    } else if (!prepared.out.empty()) {
-      throw TrainError(kFailed, written.error().to_string());
-    } else {
-      log_warning(
-          written.error().to_string() + "; out=DIR writes it elsewhere");
-    }
-  }
-  return 0;
-}
-
 void print_result(
     const train::LoopResult& result,
     const record::RunDirectory& run) {
@@ -261,7 +184,9 @@ int train_recipe(const Command& command, Sitting& sitting) {
   auto& environment = sitting.environment;
   environment = input_or_throw(train::read_rank_environment(os::environment()));
   init_log({.rank = environment.world_size > 1 ? environment.rank : -1});
-  const Prepared prepared = prepare(command, environment.world_size);
+  std::string trained =
+      command.verb == "test" ? trained_config(command) : std::string();
+  Prepared prepared = prepare(command, environment.world_size, trained);
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
   train::install_caching_allocator();
@@ -277,6 +202,12 @@ int train_recipe(const Command& command, Sitting& sitting) {
   context.sharers = memory_sharers(device, environment);
   context.training = command.verb != "test";
   if (command.verb == "test") {
+    // Only rank 0 need have the file.
+    const auto first = train::broadcast_text(trained, group.communicator());
+    if (first != trained) {
+      prepared = prepare(command, environment.world_size, first);
+      context.trainer = prepared.trainer;
+    }
     const auto recipe = prepared.build(context);
     return test_checkpoint(prepared, *recipe, context);
   }

@@ -179,6 +179,10 @@ void Loop::announce() {
   init.facts = {
       {"device", context_.device.str()},
       {"precision", trainer_.precision},
+      {"strategy",
+       trainer_.strategy != "auto" ? trainer_.strategy
+       : group_.size() > 1         ? "ddp"
+                                   : "single"},
       {"collective", group_.name()},
       {"launcher", options_.environment.launcher},
       {"batches_per_epoch", std::to_string(recipe_.loader().batches())},
