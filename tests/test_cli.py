@@ -12,7 +12,7 @@ from control import LOCKSTEP, ROOT, Control
 
 VERBS = ["run", "sweep", "bench", "plan", "ps", "logs", "stop", "report", "doctor", "data", "prices",
          "audit", "completion", "up", "status", "ssh", "exec", "push", "pull", "scale",
-         "extend", "image", "down"]
+         "extend", "image", "down", "cost"]
 
 
 @pytest.fixture
@@ -42,8 +42,6 @@ def test_top_help_lists_every_verb_and_no_hidden_one(control):
 
 def test_the_man_page_has_every_option_of_run(control):
     text = control.call("run", "--help").stdout
-    # Those that are refused for now.
-    text = re.sub(r"Not part of this version:\n(?:  .*\n)*", "", text)
     options = set(re.findall(r"(?<![\w-])(--?[A-Za-z][\w-]*)", text.split("Example")[0]))
     assert {"--launcher", "--hosts", "-H", "--container"} <= options
     page = (ROOT / "docs" / "man" / "lockstep.1").read_text().replace("\\-", "-")
@@ -105,6 +103,7 @@ def test_near_names_are_told(control, words, hint):
         ["attach", "no-such-run"],
         ["run", "--keep", "1h", "--", "true"],
         ["run", "--cluster", "c", "--", "true"],
+        ["cost", "--since", "ever"],
         ["report", "no-such-run"],
         ["stop"],
         ["completion", "tcsh"],
@@ -163,8 +162,12 @@ def test_user_file_sets_defaults(control):
     result = control.call("ps")
     assert result.returncode == 2
     assert "config.yaml:1" in result.stderr and "runs_dir" in result.stderr
-    (folder / "config.yaml").write_text("cap: 5 USD\n")
-    assert "not part of this version" in control.call("ps").stderr
+    (folder / "config.yaml").write_text("cap: -5 USD\n")
+    result = control.call("ps")
+    assert result.returncode == 2 and "config.yaml:1: cap" in result.stderr
+    (folder / "config.yaml").write_text("cap: 5 USD\ncap_period: 7d\n")
+    result = control.call("cost")
+    assert result.returncode == 0 and "cap $5.00" in result.stdout
 
 
 def test_doctor_tells_what_is_lacking(control):

@@ -307,9 +307,8 @@ def test_mistyped_key_has_its_line(control):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("resources: {cluster: a}\n", "resources.cluster: running on clusters"),
-        ("resources: {cloud: aws}\n", "resources.cloud"),
-        ("outputs: s3://bucket/runs\n", "outputs"),
+        ("resources: {cpus: 4+}\n", "resources.cpus"),
+        ("optimise: {goal: cost}\n", "optimise"),
     ],
 )
 def test_what_is_not_there_yet_is_refused(control, text, words):

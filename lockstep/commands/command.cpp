@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 struct SettingsFile {
   Settings settings;
   std::string key;
-  std::optional<Money> cap;
   void bind(config::Binder& binder) {
     binder.field("runs_dir", settings.runs_dir, "where runs are kept");
     binder.field(
@@ -33,7 +32,13 @@ struct SettingsFile {
     binder.field("regions", settings.regions, "that audits look at");
     binder.field("prices", settings.prices, "dollars an hour, by type or host");
     binder.field("key", key, "of the cloud");
-    binder.field("cap", cap, "most dollars over all runs");
+    binder.field(
+        "cap", settings.cap, "most dollars over all runs", config::above(0));
+    binder.field(
+        "cap_period",
+        settings.cap_period,
+        "the runs of so long count against the cap",
+        config::above(0));
   }
 };
 
@@ -68,13 +73,6 @@ Result<Settings> load_settings(const os::Path& file) {
   }
   LOCKSTEP_ASSIGN(const config::Node node, config::load_yaml(file.string()));
   LOCKSTEP_ASSIGN(SettingsFile read, config::read<SettingsFile>(node));
-  if (read.cap) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format(
-            "{}: cap: a cap over all runs is not part of this version",
-            file.string()));
-  }
   struct stat facts = {};
   if (stat(file.c_str(), &facts) == 0) {
     read.settings.written = static_cast<double>(facts.st_mtime);

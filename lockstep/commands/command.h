@@ -28,6 +28,8 @@ struct Settings {
   std::string region;                         // of the cloud
   std::vector<std::string> regions;           // that audits look at
   std::map<std::string, std::string> prices;  // an hour, by type or host
+  std::optional<Money> cap;                   // over all runs of cap_period
+  Duration cap_period = std::chrono::hours(24 * 30);
   double written = 0;  // Unix seconds: when the file last changed
 };
 // An absent file gives the defaults.
@@ -93,6 +95,7 @@ void add_scale(CLI::App& app, Context& context);
 void add_extend(CLI::App& app, Context& context);
 void add_image(CLI::App& app, Context& context);
 void add_down(CLI::App& app, Context& context);
+void add_cost(CLI::App& app, Context& context);
 void add_completion(CLI::App& app, Context& context);
 
 // `lockstep far-end`: serves one ssh session.

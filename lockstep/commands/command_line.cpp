@@ -121,6 +121,7 @@ void build(CLI::App& app, Context& context) {
   add_image(app, context);
   add_down(app, context);
   add_prices(app, context);
+  add_cost(app, context);
   add_audit(app, context);
   add_completion(app, context);
   // A subcommand takes over fallthrough only from an app that had it before.

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/costs.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/launch/run_state.h"
@@ -118,6 +119,7 @@ Result<int> list(const Context& context) {
        "started",
        "duration",
        "step",
+       "cost",
        "code"});
   for (const Row& row : rows) {
     const launch::RunStateFile& one = row.state;
@@ -126,6 +128,7 @@ Result<int> list(const Context& context) {
                            ? os::real_clock().unix_seconds()
                            : 0;
     const double seconds = end > 0 ? end - one.started : 0;
+    const auto cost = cost_of(one);
     if (context.format() == OutputFormat::kQuiet) {
       fmt::print("{}\n", row.run.id());
     }
@@ -140,6 +143,7 @@ Result<int> list(const Context& context) {
          {"started", one.started},
          {"seconds", seconds},
          {"step", row.step},
+         {"cost", cost ? nlohmann::json(cost->dollars()) : nlohmann::json()},
          {"exit_code", one.exit_code},
          {"pid", one.pid},
          {"directory", row.run.path().string()}});
@@ -151,6 +155,7 @@ Result<int> list(const Context& context) {
          one.started > 0 ? clock_text(one.started) : "-",
          seconds > 0 ? format_duration(from_seconds(seconds)) : "-",
          row.step > 0 ? std::to_string(row.step) : "-",
+         cost ? format_money(*cost) : "-",
          one.ended > 0 ? std::to_string(one.exit_code) : "-"});
   }
   if (context.format() == OutputFormat::kJson) {

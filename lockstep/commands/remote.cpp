@@ -125,7 +125,16 @@ Result<int> watch_run(
     return 0;
   }
   if (mirror != nullptr && !head_lost) {
-    if (const auto fetched = mirror->fetch_all(); !fetched) {
+    const auto deadline = os::Deadline::after(watch.fetch_patience);
+    auto fetched = mirror->fetch_all();
+    while (!fetched && !deadline.passed() && signals.take() == 0) {
+      os::real_clock().sleep_for(std::chrono::seconds(1));
+      fetched = mirror->fetch_all();
+    }
+    if (watch.is_fetched != nullptr) {
+      *watch.is_fetched = fetched.has_value();
+    }
+    if (!fetched) {
       log_warning(
           fmt::format(
               "not everything is here yet: {}; 'lockstep attach {}' fetches "

@@ -30,6 +30,9 @@ struct Watch {
   launch::FollowOptions follow;
   OutputFormat format = OutputFormat::kTable;
   std::string first_line;  // shown before all else; may be empty
+  // How long fetching what it left is tried, and whether that succeeded.
+  Duration fetch_patience{};
+  bool* is_fetched = nullptr;
 };
 Result<int> watch_run(
     const record::RunDirectory& run,

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/commands/costs.h"
 #include "lockstep/os/clock.h"
 
 namespace lockstep::commands {
@@ -67,10 +68,7 @@ Result<Report> make_report(const record::RunDirectory& run) {
     if (report.state->ended > 0 || report.state->state == "running") {
       report.seconds = end - report.state->started;
     }
-    if (report.state->dollars_per_hour > 0) {
-      report.cost = Money::from_dollars(
-          report.state->dollars_per_hour * report.seconds / 3600);
-    }
+    report.cost = cost_of(*report.state);
   }
   return report;
 }

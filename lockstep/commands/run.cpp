@@ -3,6 +3,7 @@
 
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/mounts.h"
+#include "lockstep/commands/outputs.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_options.h"
 
@@ -45,7 +46,10 @@ std::string chosen_launcher(const RunOrder& order) {
   if (!order.priced.job.resources.launcher.empty()) {
     return order.priced.job.resources.launcher;
   }
-  return order.hosts.empty() ? "local" : "ssh";
+  const auto& resources = order.priced.job.resources;
+  const bool is_far = !order.hosts.empty() || resources.is_rented() ||
+                      !resources.cluster.empty();
+  return is_far ? "ssh" : "local";
 }
 
 Result<void> check_one_node(const RunOrder& order) {
@@ -64,6 +68,61 @@ Result<void> mount_in_workdir(const RunOrder& order) {
   return order.options.dry_run ? Result<void>() : mount_here(order.priced.job);
 }
 
+Result<int> run_by(const RunOrder& order, const std::string& launcher) {
+  const RunOptions& options = order.options;
+  const launch::Job& job = order.priced.job;
+  if (launcher == "local") {
+    if (!order.hosts.empty()) {
+      return invalid("--launcher local runs on this machine: leave out hosts");
+    }
+    LOCKSTEP_TRY(check_one_node(order));
+    LOCKSTEP_TRY(launch::check_host_envs(job, {}));
+    LOCKSTEP_TRY(mount_in_workdir(order));
+    return options.detach ? run_detached(order) : run_local(order);
+  }
+  if (order.hosts.empty()) {
+    LOCKSTEP_TRY(launch::check_host_envs(job, {}));
+  }
+  if (launcher == "slurm") {
+    LOCKSTEP_TRY(mount_in_workdir(order));
+    return run_on_slurm(order);
+  }
+  if (launcher == "mpi") {
+    if (order.hosts.empty()) {
+      LOCKSTEP_TRY(check_one_node(order));
+      LOCKSTEP_TRY(mount_in_workdir(order));
+    }
+    return order.hosts.empty() ? run_local_mpi(order)
+                               : run_on_hosts(order, launcher);
+  }
+  if (order.hosts.empty()) {
+    return std::move(invalid("launcher ssh needs hosts"))
+        .with_fix("--hosts a,b, --hostfile F or resources.hosts");
+  }
+  return run_on_hosts(order, launcher);
+}
+
+// Whoever stays until the end stores what the run left.
+Result<int> run_and_store(RunOrder& order, const std::string& launcher) {
+  const launch::Job& job = order.priced.job;
+  if (order.options.detach || launcher == "slurm") {
+    return std::move(
+               invalid(
+                   "outputs: nobody would be here at the end to store them"))
+        .with_fix("leave out --detach, and run on hosts or on a cloud");
+  }
+  if (!order.options.dry_run) {
+    LOCKSTEP_TRY(reach_outputs(job));
+  }
+  std::optional<record::RunDirectory> run;
+  order.made = &run;
+  LOCKSTEP_ASSIGN(const int code, run_by(order, launcher));
+  if (run) {
+    LOCKSTEP_TRY(store_outputs(job, *run));
+  }
+  return code;
+}
+
 Result<int> run_job(const RunOptions& options, const Context& context) {
   if (!context.has_program && !options.words.empty() &&
       is_comparison(options.words.front())) {
@@ -73,36 +132,19 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(
       const ResolvedJob priced, resolve_job(options, context, settings));
   LOCKSTEP_ASSIGN(const auto hosts, chosen_hosts(options, priced.job));
-  const RunOrder order{options, context, settings, priced, hosts};
+  RunOrder order{options, context, settings, priced, hosts};
   const std::string launcher = chosen_launcher(order);
-  if (launcher == "local") {
-    if (!hosts.empty()) {
-      return invalid("--launcher local runs on this machine: leave out hosts");
+  const auto& resources = priced.job.resources;
+  if (resources.is_rented() || !resources.cluster.empty()) {
+    if (launcher != "ssh" && launcher != "mpi") {
+      return invalid(
+          fmt::format("launcher {} does not run on rented machines", launcher));
     }
-    LOCKSTEP_TRY(check_one_node(order));
-    LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
-    LOCKSTEP_TRY(mount_in_workdir(order));
-    return options.detach ? run_detached(order) : run_local(order);
+    return resources.is_rented() ? run_on_cloud(order, launcher)
+                                 : run_on_cluster(order, launcher);
   }
-  if (hosts.empty()) {
-    LOCKSTEP_TRY(launch::check_host_envs(priced.job, {}));
-  }
-  if (launcher == "slurm") {
-    LOCKSTEP_TRY(mount_in_workdir(order));
-    return run_on_slurm(order);
-  }
-  if (launcher == "mpi") {
-    if (hosts.empty()) {
-      LOCKSTEP_TRY(check_one_node(order));
-      LOCKSTEP_TRY(mount_in_workdir(order));
-    }
-    return hosts.empty() ? run_local_mpi(order) : run_on_hosts(order, launcher);
-  }
-  if (hosts.empty()) {
-    return std::move(invalid("launcher ssh needs hosts"))
-        .with_fix("--hosts a,b, --hostfile F or resources.hosts");
-  }
-  return run_on_hosts(order, launcher);
+  return priced.job.outputs.empty() ? run_by(order, launcher)
+                                    : run_and_store(order, launcher);
 }
 
 }  // namespace
@@ -120,7 +162,7 @@ void add_run(CLI::App& app, Context& context) {
       "  lockstep run --procs 4 --max-duration 1h --price 0.40 -- ./prog");
   auto options = std::make_shared<RunOptions>();
   add_run_options(*verb, *options, context);
-  set_action(*verb, context, [&context, options]() {
+  set_action(*verb, context, [&context, options]() -> Result<int> {
     return run_job(*options, context);
   });
 }

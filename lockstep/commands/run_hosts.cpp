@@ -12,6 +12,7 @@
 #include "lockstep/commands/far_nodes.h"
 #include "lockstep/commands/interruptible.h"
 #include "lockstep/commands/mounts.h"
+#include "lockstep/commands/outputs.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -33,6 +34,8 @@ constexpr Duration kAnswer = seconds(30);
 constexpr Duration kAgentAnswer = seconds(75);
 constexpr Duration kStopPatience = seconds(15);
 constexpr Duration kAbandonPatience = seconds(3);
+// What a rented machine holds is gone with it.
+constexpr Duration kFetchPatience = seconds(60);
 
 class HostsRun {
  public:
@@ -331,6 +334,14 @@ class HostsRun {
       spec.nodes.push_back(std::move(one));
     }
     spec.price_per_hour = price();
+    if (const Rented* rented = order_.rented) {
+      spec.before = from_seconds(
+          std::max(0.0, os::real_clock().unix_seconds() - rented->since));
+      spec.terms = rented->terms;
+      if (spec.timeout) {
+        spec.timeout = *spec.timeout + spec.before;  // of the run, not of these
+      }
+    }
     return spec;
   }
 
@@ -353,6 +364,11 @@ class HostsRun {
     state.ssh_options = job_.resources.ssh_options;
     state.command = repeat_command(job_, order_.context);
     state.price_source = order_.priced.source;
+    state.outputs = outputs_of(job_, *run_);
+    if (order_.rented != nullptr) {
+      state.cluster = order_.rented->cluster;
+      state.started = order_.rented->since;
+    }
     return launch::begin_record(*run_, launch::job_yaml(job_), state);
   }
 
@@ -375,21 +391,41 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
   launch::StopSignals signals;
   ::signal(SIGPIPE, SIG_IGN);
   HostsRun hosts(order);
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }));
+  Rented none;
+  Rented& rented = order.rented == nullptr ? none : *order.rented;
+  const auto give_back = [&] {
+    if (rented.give_back) {
+      rented.give_back();
+    }
+  };
+  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.plan(); }, give_back));
   if (order.options.dry_run) {
     print_plan(
         order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
     return 0;
   }
-  LOCKSTEP_TRY(interruptible(signals, [&] { return hosts.prepare(); }));
+  LOCKSTEP_TRY(
+      interruptible(signals, [&] { return hosts.prepare(); }, give_back));
   if (launcher == "mpi") {
     LOCKSTEP_ASSIGN(const launch::HeadSpec spec, hosts.mpi_spec());
+    rented.run = hosts.run();
+    rented.is_fetched = true;  // its head is here
     return watch_local_head(
         order, hosts.run(), spec, hosts.first_line(), signals);
   }
   LOCKSTEP_TRY(interruptible(
-      signals, [&] { return hosts.start(); }, [&] { hosts.abandon(); }));
+      signals,
+      [&] { return hosts.start(); },
+      [&] {
+        hosts.abandon();
+        give_back();
+      }));
+  rented.run = hosts.run();
+  order.tell(hosts.run());
   LOCKSTEP_ASSIGN(const auto mirror, hosts.mirror());
+  if (rented.began) {
+    rented.began(hosts.run());
+  }
   if (order.options.detach) {
     print_detached(hosts.run(), order.settings, order.context.format());
     return 0;
@@ -399,6 +435,10 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
   watch.first_line = hosts.first_line();
   watch.follow.all_ranks = order.options.ranks == "all";
   watch.follow.from_start = true;
+  if (order.rented != nullptr) {
+    watch.is_fetched = &rented.is_fetched;
+    watch.fetch_patience = kFetchPatience;
+  }
   return watch_run(hosts.run(), mirror.get(), signals, watch);
 }
 

@@ -3,6 +3,8 @@
 // The kinds of `lockstep run`, one function each: on this machine, on this
 // machine but left alone, on other hosts, by mpirun on this machine, by Slurm.
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +15,33 @@
 
 namespace lockstep::commands {
 
+// Machines that a run uses and that cost by the hour; none of it is the
+// launcher's business but when to end.
+struct Rented {
+  std::string cluster;
+  double since = 0;  // Unix seconds: from when they cost
+  launch::CapTerms terms;
+  std::function<void()> give_back;  // Ctrl-C before the run began; may be none
+  // The run has a life of its own from here on.
+  std::function<void(const record::RunDirectory&)> began;
+  std::optional<record::RunDirectory> run;
+  bool is_fetched = false;  // its directory is here, whole
+};
+
 struct RunOrder {
   const RunOptions& options;
   const Context& context;
   Settings settings;
   ResolvedJob priced;
   std::vector<launch::HostSlots> hosts;  // empty: this machine
+  Rented* rented = nullptr;              // none: nobody counts the time
+  // Where the directory of the run is told; none: nobody asks.
+  std::optional<record::RunDirectory>* made = nullptr;
+  void tell(const record::RunDirectory& run) const {
+    if (made != nullptr) {
+      *made = run;
+    }
+  }
 };
 
 Result<int> run_local(const RunOrder& order);
@@ -27,6 +50,10 @@ Result<int> run_detached(const RunOrder& order);
 Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher);
 Result<int> run_local_mpi(const RunOrder& order);
 Result<int> run_on_slurm(const RunOrder& order);
+// On machines that are rented for it and given back, and on those of a cluster
+// that is up.
+Result<int> run_on_cloud(const RunOrder& order, const std::string& launcher);
+Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher);
 
 // A job file with `compare: {name: FILE, ...}` runs those job files one after
 // the other, each by a `lockstep run` of its own with the same further words,

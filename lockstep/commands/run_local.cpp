@@ -9,6 +9,7 @@
 #include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
 #include "lockstep/commands/check_train.h"
+#include "lockstep/commands/outputs.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -128,7 +129,9 @@ Result<int> run_local(const RunOrder& order) {
   launch::StopSignals signals;
   ::signal(SIGPIPE, SIG_IGN);
   LOCKSTEP_ASSIGN(const auto run, make_run(order));
+  order.tell(run);
   launch::RunStateFile state = launch::first_state(run, request);
+  state.outputs = outputs_of(request.job, run);
   state.command = repeat_command(request.job, order.context);
   state.price_source = order.priced.source;
   LOCKSTEP_TRY(launch::begin_record(run, launch::job_yaml(request.job), state));

@@ -60,6 +60,7 @@ Result<int> watch_local_head(
           launch::to_json(spec),
           os::Deadline::after(kPatience)));
   LOCKSTEP_TRY(launch::parse_head_line(line));
+  order.tell(run);
   if (order.options.detach) {
     print_detached(run, order.settings, order.context.format());
     return 0;

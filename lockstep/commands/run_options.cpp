@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "lockstep/commands/outputs.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::commands {
@@ -25,17 +26,55 @@ Result<std::optional<T>> parsed(
   return std::optional<T>(value);
 }
 
-Result<void> refuse_absent(const RunOptions& options) {
-  const auto refuse = [](const char* option, const char* what) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format("{}: {} is not part of this version", option, what));
+// What belongs to machines of a cloud needs one.
+Result<void> check_rented(const RunOptions& options, const Job& job) {
+  const auto& resources = job.resources;
+  const bool is_rented = resources.is_rented();
+  const auto refuse = [](const std::string& words, const std::string& fix) {
+    return Error(ErrorCode::kInvalidInput, words).with_fix(fix);
   };
-  if (!options.cluster.empty()) {
-    return refuse("--cluster", "running on clusters");
+  if (is_rented && !resources.cluster.empty()) {
+    return refuse(
+        "a job has either resources.cloud or a cluster",
+        "leave out resources.cloud to run on a cluster that is up");
   }
-  if (!options.keep.empty()) {
-    return refuse("--keep", "keeping machines");
+  const bool has_hosts = !options.hosts.empty() || !options.hostfile.empty() ||
+                         !resources.hosts.empty() ||
+                         !resources.hostfile.empty();
+  if ((is_rented || !resources.cluster.empty()) && has_hosts) {
+    return refuse(
+        "machines of a cloud and hosts exclude each other",
+        "leave out hosts, or resources.cloud and cluster");
+  }
+  if (is_rented && resources.instance_type.empty() &&
+      resources.candidates.empty()) {
+    return refuse(
+        "resources.cloud: no machine type is named",
+        "resources: {cloud: aws, instance_type: c5.xlarge}");
+  }
+  if (!is_rented && !options.keep.empty()) {
+    return refuse(
+        "--keep is for machines that are rented for the run",
+        "resources: {cloud: aws, instance_type: c5.xlarge}");
+  }
+  std::string stray;
+  const auto look = [&](bool is_set, const std::string& key) {
+    if (is_set && stray.empty()) {
+      stray = key;
+    }
+  };
+  look(!resources.region.empty(), "region");
+  look(!resources.instance_type.empty(), "instance_type");
+  look(!resources.candidates.empty(), "candidates");
+  look(!resources.use_spot.empty(), "use_spot");
+  look(!resources.image_id.empty(), "image_id");
+  for (const auto& [key, value] : resources.machine) {
+    look(!value.is_null(), key);
+  }
+  if (!is_rented && !stray.empty()) {
+    return refuse(
+        fmt::format("resources.{} needs resources.cloud", stray),
+        "resources: {cloud: aws, ...}");
   }
   return {};
 }
@@ -70,6 +109,9 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
   }
   if (!options.name.empty()) {
     job.name = options.name;
+  }
+  if (!options.cluster.empty()) {
+    job.resources.cluster = options.cluster;
   }
   if (!options.setup.empty()) {
     job.setup = options.setup;
@@ -122,12 +164,13 @@ Result<ResolvedJob> resolve_job(
     const RunOptions& options,
     const Context& context,
     const Settings& settings) {
-  LOCKSTEP_TRY(refuse_absent(options));
   ResolvedJob priced;
   LOCKSTEP_ASSIGN(priced.job, load(options, context));
   Job& job = priced.job;
   LOCKSTEP_TRY(apply_options(job, options));
   LOCKSTEP_TRY(launch::check_supported(job));
+  LOCKSTEP_TRY(check_rented(options, job));
+  LOCKSTEP_TRY(check_outputs(job));
   LOCKSTEP_ASSIGN(priced.price, parsed(options.price, "--price", parse_money));
   if (priced.price) {
     priced.source = "--price";
@@ -138,7 +181,10 @@ Result<ResolvedJob> resolve_job(
     priced.price = settings.price;
     priced.source = "user file";
   }
-  if (job.budget && !priced.price) {
+  // The cloud tells the price of what is rented.
+  const bool is_own =
+      !job.resources.is_rented() && job.resources.cluster.empty();
+  if (job.budget && !priced.price && is_own) {
     return Error(
                ErrorCode::kInvalidInput,
                "a budget needs the price of this machine")
@@ -214,14 +260,12 @@ void add_run_options(CLI::App& verb, RunOptions& options, Context& context) {
       ->check(CLI::IsMember({"local", "ssh", "mpi", "slurm"}))
       ->type_name("L")
       ->group(many);
-  // What is not there yet is refused by name, not as an unknown word.
-  const std::string later = "Not part of this version";
-  verb.add_option("--cluster", o.cluster, "running cluster")
+  verb.add_option("--cluster", o.cluster, "a cluster that is up")
       ->type_name("C")
-      ->group(later);
-  verb.add_option("--keep", o.keep, "keep machines for a while")
+      ->group(many);
+  verb.add_option("--keep", o.keep, "keep rented machines so long afterwards")
       ->type_name("D")
-      ->group(later);
+      ->group(many);
 }
 
 }  // namespace lockstep::commands

@@ -101,7 +101,8 @@ class Head {
   Result<void> begin() {
     from_hex(spec_.key, key_);
     LOCKSTEP_TRY(read_job());
-    request_.started = os::real_clock().now();
+    request_.started = os::real_clock().now() - spec_.before;
+    request_.terms = spec_.terms;
     request_.retries = spec_.retries;
     request_.timeout = spec_.timeout;
     request_.price_per_hour = spec_.price_per_hour;
@@ -114,6 +115,7 @@ class Head {
     state_.launcher = spec_.launcher;
     state_.command = spec_.command;
     state_.price_source = spec_.price_source;
+    state_.started -= to_seconds(spec_.before);
     if (spec_.launcher == "slurm") {
       state_.job_id = slurm_job();
       state_.restarts = slurm_restarts();

@@ -12,6 +12,7 @@
 #include "lockstep/base/result.h"
 #include "lockstep/launch/job.h"
 #include "lockstep/launch/rank_plan.h"
+#include "lockstep/launch/run_end.h"
 #include "lockstep/os/file.h"
 
 namespace lockstep::launch {
@@ -43,6 +44,10 @@ struct HeadSpec {
   std::optional<Duration> timeout;
   std::optional<Money> price_per_hour;
   std::string price_source;
+  // Rented machines: how long they were there before the head, and the terms
+  // of their end.
+  Duration before{};
+  CapTerms terms;
   int first_port = 0;
   int last_port = 0;
   // How long agents may take to dial in.

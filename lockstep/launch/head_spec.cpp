@@ -59,6 +59,12 @@ HeadSpec decode(const json& object) {
     spec.price_per_hour = Money::from_nanos(found->get<int64_t>());
   }
   spec.price_source = object.value("price_source", "");
+  spec.before = Duration(object.value("before", int64_t{0}));
+  spec.terms.reserve = Duration(object.value("reserve", int64_t{0}));
+  if (const auto found = object.find("life");
+      found != object.end() && !found->is_null()) {
+    spec.terms.life = Duration(found->get<int64_t>());
+  }
   spec.first_port = object.value("first_port", 0);
   spec.last_port = object.value("last_port", 0);
   spec.patience = Duration(object.value("patience", spec.patience.count()));
@@ -117,6 +123,11 @@ std::string to_json(const HeadSpec& spec) {
       {"first_port", spec.first_port},
       {"last_port", spec.last_port},
       {"patience", spec.patience.count()}};
+  object["before"] = spec.before.count();
+  object["reserve"] = spec.terms.reserve.count();
+  if (spec.terms.life) {
+    object["life"] = spec.terms.life->count();
+  }
   if (spec.timeout) {
     object["timeout"] = spec.timeout->count();
   }

@@ -31,6 +31,8 @@ HeadSpec sample() {
   spec.timeout = std::chrono::seconds(90);
   spec.price_per_hour = Money::from_dollars(0.25);
   spec.price_source = "--price";
+  spec.before = std::chrono::seconds(40);
+  spec.terms = {std::chrono::seconds(120), std::chrono::hours(2)};
   spec.first_port = 4000;
   spec.last_port = 4010;
   return spec;
@@ -46,6 +48,9 @@ TEST(HeadSpec, ComesBackAsItWas) {
   EXPECT_EQ(read->nodes[1].trainer, "/s/bin/lockstep-train");
   EXPECT_EQ(*read->timeout, Duration(std::chrono::seconds(90)));
   EXPECT_EQ(*read->price_per_hour, Money::from_dollars(0.25));
+  EXPECT_EQ(read->before, Duration(std::chrono::seconds(40)));
+  EXPECT_EQ(read->terms.reserve, Duration(std::chrono::seconds(120)));
+  EXPECT_EQ(*read->terms.life, Duration(std::chrono::hours(2)));
   HeadSpec bare = spec;
   bare.timeout.reset();
   bare.price_per_hour.reset();

@@ -28,16 +28,42 @@ void ResourcesConfig::bind(config::Binder& binder) {
         }
         return Result<void>();
       });
-  binder.field("cloud", cloud, "where machines are rented");
+  binder.text(
+      "cloud", cloud, "where machines are rented: aws", [](const auto& name) {
+        return name == "aws" ? Result<void>()
+                             : Result<void>(Error(
+                                   ErrorCode::kInvalidInput,
+                                   fmt::format("'{}'; accepted: aws", name)));
+      });
   binder.field("region", region, "of the cloud");
   binder.field("instance_type", instance_type, "machine type");
-  binder.field("candidates", candidates, "machine types to choose from");
+  binder.field(
+      "candidates", candidates, "further types, when this one is short");
   binder.field("cpus", cpus, "cores a node: 4 or 4+");
   binder.field("memory", memory, "GB a node: 16 or 16+");
   binder.field("accelerators", accelerators, "GPUs a node: T4:1");
   binder.field("use_spot", use_spot, "true, false or auto");
   binder.field("image_id", image_id, "machine image");
   binder.field("price", price, "dollars an hour and node", config::at_least(0));
+  constexpr std::pair<const char*, const char*> kMachine[] = {
+      {"zones", "in order of preference; absent: any"},
+      {"subnet", "one, or a list in order of preference"},
+      {"security_group", "one that is there; absent: one is made"},
+      {"key", "private key file; absent: one is made"},
+      {"user", "who logs in; absent: the image's"},
+      {"ssh_from", "ranges that may reach ssh; absent: this machine"},
+      {"disk", "size of the root disk"},
+      {"bid", "most dollars an hour, spot"},
+      {"tags", "more tags of all that is made"},
+      {"placement_group", "one that is there"},
+      {"instance_profile", "role of the nodes"},
+      {"idle", "without a run and an ssh session for so long: given back"},
+      {"ssh_timeout", "a machine that does not answer so long is given back"},
+      {"price_may_be_unknown", "start under a budget without a price"},
+  };
+  for (const auto& [key, meaning] : kMachine) {
+    binder.raw(key, machine[key], meaning);
+  }
 }
 
 void PatternConfig::bind(config::Binder& binder) {
@@ -140,19 +166,10 @@ Result<void> check_supported(const Job& job) {
     }
   };
   const ResourcesConfig& resources = job.resources;
-  const char* cloud = "renting machines";
-  refuse(
-      !resources.cluster.empty(), "resources.cluster", "running on clusters");
-  refuse(!resources.cloud.empty(), "resources.cloud", cloud);
-  refuse(!resources.region.empty(), "resources.region", cloud);
-  refuse(!resources.instance_type.empty(), "resources.instance_type", cloud);
-  refuse(!resources.candidates.empty(), "resources.candidates", cloud);
+  const char* cloud = "choosing machines by what they have";
   refuse(!resources.cpus.empty(), "resources.cpus", cloud);
   refuse(!resources.memory.empty(), "resources.memory", cloud);
   refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
-  refuse(!resources.use_spot.empty(), "resources.use_spot", cloud);
-  refuse(!resources.image_id.empty(), "resources.image_id", cloud);
-  refuse(!job.outputs.empty(), "outputs", "storing outputs elsewhere");
   refuse(
       !job.optimise.goal.empty() || job.optimise.period ||
           !job.optimise.candidates.empty(),

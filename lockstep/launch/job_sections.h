@@ -2,12 +2,14 @@
 
 // The nested sections of a job file, each with its keys, checks and help text.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/units.h"
 #include "lockstep/config/binder.h"
+#include "lockstep/config/node.h"
 
 namespace lockstep::launch {
 
@@ -18,6 +20,10 @@ struct ResourcesConfig {
   std::vector<std::string> candidates;
   std::string cpus, memory, accelerators, use_spot, image_id;
   std::optional<Money> price;  // dollars an hour and node
+  // What else a cluster file has, for `cloud`: zones, subnet, ssh_from, ...;
+  // the fleet reads it.
+  std::map<std::string, config::Node> machine;
+  bool is_rented() const { return !cloud.empty(); }
   void bind(config::Binder& binder);
 };
 

@@ -186,6 +186,9 @@ class RemoteMirror : public Mirror {
     now.hosts = state_.hosts;
     now.ssh_options = state_.ssh_options;
     now.command = state_.command;
+    now.cost = state_.cost;
+    now.cluster = state_.cluster;
+    now.outputs = state_.outputs;
     // How long it took is the head's to say, when it began is ours: clocks may
     // be off.
     now.ended += now.ended > 0 ? state_.started - now.started : 0;

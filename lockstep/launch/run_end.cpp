@@ -40,7 +40,10 @@ std::string to_string(RunEnd end) {
   return "failed";
 }
 
-std::optional<Cap> cap_of(const Job& job, std::optional<Money> price_per_hour) {
+std::optional<Cap> cap_of(
+    const Job& job,
+    std::optional<Money> price_per_hour,
+    const CapTerms& terms) {
   std::optional<Cap> cap;
   if (job.max_duration) {
     cap =
@@ -55,7 +58,15 @@ std::optional<Cap> cap_of(const Job& job, std::optional<Money> price_per_hour) {
       cap = Cap{{}, end, "budget " + format_money(*job.budget)};
     }
   }
+  if (terms.life && (!cap || *terms.life < cap->end)) {
+    cap =
+        Cap{{},
+            *terms.life,
+            job.budget ? "budget " + format_money(*job.budget)
+                       : "the end of the machines' time"};
+  }
   if (cap) {
+    cap->end -= std::min<Duration>(terms.reserve, cap->end / 4);
     // Time to write a checkpoint, inside the cap, but not most of a short one.
     cap->stop = cap->end - std::min<Duration>(job.grace, cap->end / 10);
   }

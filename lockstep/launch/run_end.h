@@ -25,6 +25,15 @@ struct Cap {
   Duration end{};
   std::string reason;  // "max_duration 4h", "budget $20"
 };
-std::optional<Cap> cap_of(const Job& job, std::optional<Money> price_per_hour);
+// For rented machines: how long it takes to store and give back after the
+// ranks have ended, inside the cap; and when the machines end by themselves.
+struct CapTerms {
+  Duration reserve{};
+  std::optional<Duration> life;
+};
+std::optional<Cap> cap_of(
+    const Job& job,
+    std::optional<Money> price_per_hour,
+    const CapTerms& terms = {});
 
 }  // namespace lockstep::launch

@@ -49,6 +49,9 @@ std::string to_json(const RunStateFile& state) {
       {"world_size", state.world_size},
       {"generation", state.generation},
       {"dollars_per_hour", state.dollars_per_hour},
+      {"cost", state.cost},
+      {"cluster", state.cluster},
+      {"outputs", state.outputs},
       {"command", state.command},
       {"program", state.program},
       {"price_source", state.price_source},
@@ -85,6 +88,9 @@ Result<RunStateFile> parse_run_state(
     state.world_size = object.value("world_size", 0);
     state.generation = object.value("generation", 0);
     state.dollars_per_hour = object.value("dollars_per_hour", 0.0);
+    state.cost = object.value("cost", 0.0);
+    state.cluster = object.value("cluster", "");
+    state.outputs = object.value("outputs", "");
     state.command = object.value("command", "");
     state.program = object.value("program", "");
     state.price_source = object.value("price_source", "");

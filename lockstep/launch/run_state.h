@@ -29,8 +29,11 @@ struct RunStateFile {
   int world_size = 0;
   int generation = 0;
   double dollars_per_hour = 0;  // 0: no price is known
-  std::string command;          // that repeats it
-  std::string program;          // what the ranks run
+  double cost = 0;              // dollars of machines that were given back
+  std::string cluster;  // whose machines it uses; empty: none of a cloud
+  std::string outputs;  // where everything is stored besides
+  std::string command;  // that repeats it
+  std::string program;  // what the ranks run
   std::string price_source;
   std::string launcher = "local";  // local ssh mpi slurm
   // Where the run lives when that is not this machine: the host as ssh takes

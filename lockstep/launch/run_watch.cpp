@@ -35,7 +35,7 @@ RunWatch::RunWatch(
       signals_(signals),
       console_(console),
       coordinator_(coordinator),
-      cap_(cap_of(request.job, request.price_per_hour)),
+      cap_(cap_of(request.job, request.price_per_hour, request.terms)),
       hang_(request.job.hang.limit()) {}
 
 void RunWatch::use(NodeGroup& nodes) {
@@ -90,6 +90,7 @@ void RunWatch::run_to_idle() {
     note_signals();
     note_time();
     if (look) {
+      note_cost();
       flush();
       console_.update(
           coordinator_.live(), coordinator_.world_size(), elapsed(), cost());
@@ -280,6 +281,16 @@ void RunWatch::note_time() {
         Cause::kCap,
         stop_signal_,
         std::max(Duration(0), cap_->end - elapsed()));
+  }
+}
+
+// So that a run whose machine is lost still tells what it cost.
+void RunWatch::note_cost() {
+  constexpr Duration kEvery = std::chrono::minutes(1);
+  if (request_.price_per_hour && elapsed() >= next_cost_) {
+    next_cost_ = elapsed() + kEvery;
+    coordinator_.note(
+        wire::Cost{cost()->dollars(), request_.price_per_hour->dollars()});
   }
 }
 

@@ -65,6 +65,7 @@ class RunWatch {
   void announce_failure();
   void note_signals();
   void note_time();
+  void note_cost();
 
   const RunRequest& request_;
   const record::RunDirectory& run_;
@@ -82,6 +83,7 @@ class RunWatch {
   std::optional<os::Deadline> gone_deadline_;
   std::optional<os::Instant> failed_;  // when the first failure came
   HangWatch hang_;
+  Duration next_cost_ = std::chrono::minutes(1);
   bool given_up_ = false;
 };
 

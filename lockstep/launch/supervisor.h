@@ -40,6 +40,7 @@ struct RunRequest {
   std::optional<Money> price_per_hour;  // of all nodes together
   bool show_all = false;                // output of every rank
   os::Instant started;                  // when the command began
+  CapTerms terms;                       // of rented machines
   int first_port = 0;  // for MASTER_PORT and the coordinator; 0: any free one
   int last_port = 0;
   // Whether a restart may leave out nodes that were lost. Slurm ends such a job

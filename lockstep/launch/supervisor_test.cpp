@@ -36,6 +36,23 @@ TEST(Cap, TakesTheSmallerOfMoneyAndTime) {
   EXPECT_EQ(cap_of(job, Money())->end, hours(4));
 }
 
+TEST(Cap, LeavesTimeToStoreAndGiveBack) {
+  Job job;
+  job.grace = seconds(60);
+  job.budget = Money::from_dollars(1);
+  const CapTerms terms{seconds(120), hours(1)};
+  // The machines end before the money at this price does.
+  auto cap = cap_of(job, Money::from_dollars(0.5), terms);
+  EXPECT_EQ(cap->end, hours(1) - seconds(120));
+  EXPECT_EQ(cap->stop, cap->end - seconds(60));
+  EXPECT_EQ(cap->reason, "budget $1.00");
+  cap = cap_of(job, Money::from_dollars(2), terms);
+  EXPECT_EQ(cap->end, seconds(1800 - 120));
+  // Not most of a short time.
+  cap = cap_of(job, {}, {seconds(120), seconds(40)});
+  EXPECT_EQ(cap->end, seconds(30));
+}
+
 TEST(Cap, GivesTheExitCodesOfTheManual) {
   EXPECT_EQ(exit_code(RunEnd::kDone), 0);
   EXPECT_EQ(exit_code(RunEnd::kFailed), 1);

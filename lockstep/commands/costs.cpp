@@ -1,0 +1,69 @@
+#include "lockstep/commands/costs.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/log.h"
+
+namespace lockstep::commands {
+
+std::optional<Money> cost_of(const launch::RunStateFile& state) {
+  if (state.cost > 0) {
+    return Money::from_dollars(state.cost);
+  }
+  if (state.dollars_per_hour <= 0) {
+    return {};
+  }
+  const bool goes_on = state.state == "running" || state.state == "unreachable";
+  const double end = state.ended > 0 ? state.ended
+                     : goes_on       ? os::real_clock().unix_seconds()
+                                     : state.started;
+  return Money::from_dollars(
+      state.dollars_per_hour * std::max(0.0, end - state.started) / 3600);
+}
+
+Result<std::vector<RunCost>> costs_since(
+    const Settings& settings,
+    double since) {
+  LOCKSTEP_ASSIGN(const auto runs, record::list_runs(settings.runs_dir));
+  std::vector<RunCost> costs;
+  for (const record::RunDirectory& run : runs) {
+    const auto state = launch::read_run_state(run);
+    if (!state) {
+      log_warning(state.error().to_string());
+      continue;
+    }
+    if (*state && (*state)->started >= since) {
+      costs.push_back({**state, cost_of(**state)});
+    }
+  }
+  return costs;
+}
+
+Result<std::optional<Money>> check_cap(const Settings& settings) {
+  if (!settings.cap) {
+    return std::optional<Money>();
+  }
+  const double since =
+      os::real_clock().unix_seconds() - to_seconds(settings.cap_period);
+  LOCKSTEP_ASSIGN(const auto costs, costs_since(settings, since));
+  Money sum;
+  for (const RunCost& one : costs) {
+    sum = sum + one.cost.value_or(Money());
+  }
+  if (sum >= *settings.cap) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "{} of your cap of {} over {} are spent",
+                   format_money(sum),
+                   format_money(*settings.cap),
+                   format_duration(settings.cap_period)))
+        .with_fix(
+            fmt::format(
+                "'lockstep cost' tells by what; raise 'cap' in {}",
+                settings_file().string()));
+  }
+  return std::optional<Money>(*settings.cap - sum);
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,280 @@
+#include <fmt/format.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "lockstep/base/log.h"
+#include "lockstep/commands/cluster_table.h"
+#include "lockstep/commands/costs.h"
+#include "lockstep/commands/node_sessions.h"
+#include "lockstep/commands/outputs.h"
+#include "lockstep/commands/run_machines.h"
+#include "lockstep/commands/run_plan.h"
+#include "lockstep/record/event_log.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+
+// To fetch what the run left and to give the machines back.
+constexpr Duration kReserve = std::chrono::minutes(2);
+constexpr Duration kLongestKept = std::chrono::hours(24);
+constexpr int kLostCode = 3;
+
+class CloudRun {
+ public:
+  CloudRun(const RunOrder& order, std::string launcher)
+      : order_(order), launcher_(std::move(launcher)) {}
+
+  Result<int> run() {
+    LOCKSTEP_TRY(read_keep());
+    LOCKSTEP_ASSIGN(cluster_, cluster_of(order_, order_.settings));
+    LOCKSTEP_TRY(check_cap(order_.settings));
+    LOCKSTEP_TRY(reach_outputs(order_.priced.job));
+    folder_ = clusters_folder() / cluster_.name;
+    Result<int> code = run_here();
+    open_.journal.reset();
+    if (!is_left_) {
+      std::error_code ignored;
+      fs::remove_all(folder_, ignored);
+    }
+    return code;
+  }
+
+ private:
+  Result<void> read_keep() {
+    if (order_.options.keep.empty()) {
+      return {};
+    }
+    LOCKSTEP_ASSIGN(
+        keep_, parse_duration(order_.options.keep).with_context("--keep"));
+    if (keep_ < std::chrono::seconds(10) || keep_ > kLongestKept) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--keep {}: accepted: 10s to {}",
+              order_.options.keep,
+              format_duration(kLongestKept)));
+    }
+    return {};
+  }
+
+  Result<int> run_here() {
+    LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
+    LOCKSTEP_ASSIGN(
+        open_,
+        open_cluster(cluster_.name, cluster_.region, order_.settings, true));
+    open_.spec = cluster_;
+    LOCKSTEP_ASSIGN(
+        const fleet::Plan plan,
+        fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
+    show_plan(cluster_, plan);
+    if (order_.options.dry_run) {
+      fmt::print("{}\n", launch::job_yaml(order_.priced.job));
+      return 0;
+    }
+    LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(order_.options.yes));
+    if (!is_wanted) {
+      std::fputs("nothing was made\n", stderr);
+      return 0;
+    }
+    if (order_.options.detach) {
+      return leave_behind(order_);
+    }
+    return rent(key, plan);
+  }
+
+  Result<int> rent(const ClusterKey& key, const fleet::Plan& plan) {
+    fleet::FleetOptions options = open_.options();
+    LOCKSTEP_ASSIGN(options.ssh_from, ssh_ranges(cluster_));
+    options.public_key = key.public_line;
+    options.stopped = [this] { return interrupt_.happened(); };
+    options.addressed = [&](const std::vector<fleet::Node>& nodes) {
+      return write_ssh_config(folder_, key.file, nodes);
+    };
+    fleet_ = std::make_unique<fleet::Fleet>(std::move(options));
+    rented_.cluster = cluster_.name;
+    rented_.since = os::real_clock().unix_seconds();
+    rented_.terms = {kReserve, plan.longest_life};
+    rented_.give_back = [this] { (void)give_back(); };
+    if (was_left_behind()) {
+      rented_.began = tell_begun;
+    }
+    LOCKSTEP_ASSIGN(const auto nodes, fleet_->acquire(cluster_, plan));
+    Result<int> code = 0;
+    {
+      const KeepAwake awake(open_, nodes);
+      code = run_on_hosts(order_on(order_, nodes, folder_, rented_), launcher_);
+    }
+    return finish(std::move(code), nodes);
+  }
+
+  // Machines go back in every ending, once what the run left is here.
+  Result<int> finish(Result<int> code, const std::vector<fleet::Node>& nodes) {
+    const bool is_missing =
+        rented_.run && !rented_.is_fetched && code && *code != kLostCode;
+    if (keep_ > Duration(0) || is_missing) {
+      const Duration time = keep_ > Duration(0) ? keep_ : cluster_.idle;
+      is_left_ = true;
+      if (const auto renewed = fleet_->renew(nodes, time); !renewed) {
+        log_warning(renewed.error().to_string());
+      }
+      say_kept(nodes, time, is_missing);
+    } else if (const auto back = give_back(); !back) {
+      is_left_ = true;
+      log_error(
+          fmt::format(
+              "not everything could be given back: {}; machines end when their "
+              "lease is over ({}), 'lockstep audit --fix' ends the rest",
+              back.error().to_string(),
+              format_duration(cluster_.idle)));
+      worsen(code, kLostCode);
+    }
+    if (rented_.run && rented_.is_fetched) {
+      if (const auto stored = store_outputs(order_.priced.job, *rented_.run);
+          !stored) {
+        log_error(
+            fmt::format(
+                "{}; everything is in {}",
+                stored.error().to_string(),
+                rented_.run->path().string()));
+        worsen(code, 1);
+      }
+    }
+    if (is_missing) {
+      worsen(code, kLostCode);
+    }
+    return code;
+  }
+
+  // What went wrong after a run that went well.
+  static void worsen(Result<int>& code, int to) {
+    if (code && *code == 0) {
+      code = to;
+    }
+  }
+
+  Result<void> give_back() {
+    LOCKSTEP_TRY(fleet_->release());
+    const auto cost = fleet_->cost();
+    if (cost && cost->known) {
+      log_info(
+          fmt::format(
+              "{} machine{} given back, ${:.4f} in all",
+              cluster_.num_nodes(),
+              cluster_.num_nodes() == 1 ? "" : "s",
+              cost->so_far.dollars()));
+      write_cost(cost->so_far);
+    } else {
+      log_info(fmt::format("the machines of {} are given back", cluster_.name));
+    }
+    return {};
+  }
+
+  // What it came to, with the time before and after the ranks.
+  void write_cost(Money cost) {
+    if (!rented_.run) {
+      return;
+    }
+    const auto state = launch::read_run_state(*rented_.run);
+    if (!state || !*state) {
+      return;
+    }
+    launch::RunStateFile now = **state;
+    now.cost = cost.dollars();
+    (void)launch::write_run_state(*rented_.run, now).has_value();
+    if (const auto events = record::EventWriter::open(
+            os::real_files(), rented_.run->events(), -1, "")) {
+      (*events)->write(wire::Cost{cost.dollars(), 0});
+    }
+  }
+
+  void say_kept(
+      const std::vector<fleet::Node>& nodes,
+      Duration time,
+      bool is_missing) {
+    log_info(
+        fmt::format(
+            "{}{} machine{} kept for {}: lockstep ssh {}, lockstep extend {} "
+            "1h, lockstep down {}",
+            is_missing ? "not everything is here: " : "",
+            nodes.size(),
+            nodes.size() == 1 ? "" : "s",
+            format_duration(time),
+            nodes.front().name,
+            cluster_.name,
+            cluster_.name));
+    if (is_missing) {
+      log_info(fmt::format("lockstep attach {} fetches it", rented_.run->id()));
+    }
+  }
+
+  const RunOrder& order_;
+  const std::string launcher_;
+  Interrupt interrupt_;
+  Duration keep_{};
+  fleet::Cluster cluster_;
+  os::Path folder_;
+  OpenCluster open_;
+  std::unique_ptr<fleet::Fleet> fleet_;
+  Rented rented_;
+  bool is_left_ = false;  // machines stay, and what is known of them
+};
+
+// A terminal that closes must not leave machines alone.
+void outlive_terminal() {
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<void> check_detached(const RunOrder& order) {
+  if (order.options.detach && order.priced.job.outputs.empty()) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               "a detached run on machines of a cloud needs 'outputs': they "
+               "end when it is over, with all that is on them")
+        .with_fix("as in outputs: s3://my-bucket/runs");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<int> run_on_cloud(const RunOrder& order, const std::string& launcher) {
+  LOCKSTEP_TRY(check_detached(order));
+  outlive_terminal();
+  return CloudRun(order, launcher).run();
+}
+
+Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher) {
+  LOCKSTEP_TRY(check_detached(order));
+  LOCKSTEP_TRY(reach_outputs(order.priced.job));
+  if (order.options.detach) {
+    return leave_behind(order);
+  }
+  outlive_terminal();
+  // Before any thread is there.
+  const launch::StopSignals signals;
+  LOCKSTEP_ASSIGN(
+      const OpenCluster open,
+      open_cluster(
+          order.priced.job.resources.cluster, "", order.settings, false));
+  LOCKSTEP_ASSIGN(const auto nodes, reachable_nodes(open));
+  Rented rented;
+  rented.cluster = open.name;
+  rented.since = os::real_clock().unix_seconds();
+  if (was_left_behind()) {
+    rented.began = tell_begun;
+  }
+  const KeepAwake awake(open, nodes);
+  LOCKSTEP_ASSIGN(
+      const int code,
+      run_on_hosts(order_on(order, nodes, open.folder, rented), launcher));
+  if (rented.run && rented.is_fetched) {
+    LOCKSTEP_TRY(store_outputs(order.priced.job, *rented.run));
+  }
+  return code;
+}
+
+}  // namespace lockstep::commands
