@@ -50,7 +50,7 @@ bench: setup-test build-all
 	@LOCKSTEP_BUILD=$(abspath $(BUILD)) .venv/bin/python3 bench/run.py $(ARGS)
 
 bench-gpu:
-	@scripts/test-gpu.sh --bench
+	@scripts/test-gpu.sh --bench $(ARGS)
 
 soak: build-all
 	@LOCKSTEP_SOAK=1 LOCKSTEP_BUILD=$(abspath $(BUILD)) \

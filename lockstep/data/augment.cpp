@@ -1,5 +1,6 @@
 #include "lockstep/data/augment.h"
 
+#include <ATen/Context.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -119,6 +120,33 @@ at::Tensor cropped(
   const auto columns =
       (across.view({-1, 1}) + at::arange(images.size(3), whole)).unsqueeze(1);
   return padded.index({which, rows, columns}).permute({0, 3, 1, 2});
+}
+
+Draws draw(int64_t count, const AugmentOptions& options, uint64_t key) {
+  Draws result;
+  const auto pinned = [](const at::Tensor& tensor) {
+    return at::hasCUDA() ? tensor.pin_memory() : tensor;
+  };
+  if (options.flip || options.padding > 0) {
+    const auto span = static_cast<uint64_t>(2 * options.padding + 1);
+    const auto column = [&](bool wanted, Stream stream, uint64_t bound) {
+      return wanted ? draws(key, stream, count, bound, at::kCPU)
+                    : at::zeros({count}, at::kLong);
+    };
+    const bool crop = options.padding > 0;
+    result.moves = pinned(
+        at::stack(
+            {column(options.flip, kFlip, 2),
+             column(crop, kDown, span),
+             column(crop, kAcross, span)},
+            1)
+            .to(at::kInt));
+  }
+  if (options.mixup > 0) {
+    result.partners = pinned(order(key, count, at::kCPU));
+    result.share = beta(key, options.mixup);
+  }
+  return result;
 }
 
 Augmented augmented(

@@ -32,6 +32,17 @@ struct Augmented {
   double share = 1;
 };
 
+// What is random in a batch, in page-locked memory where there is a GPU: for
+// kernels that do all of it at once. The same draws as below.
+struct Draws {
+  // int32 [n, 3]: mirrored, row and column of the crop. Undefined without
+  // flips and padding.
+  at::Tensor moves{};
+  at::Tensor partners{};  // int64 [n]; undefined without mixup
+  double share = 1;
+};
+Draws draw(int64_t count, const AugmentOptions& options, uint64_t key);
+
 // `images`: uint8 of any size, or normalised floats. Only what is random
 // depends on `key`; without flips, padding and mixup it is the plain batch.
 Augmented augmented(

@@ -55,7 +55,7 @@ class DcganRecipe : public train::Recipe {
              .ndf = config.model.ndf},
             config.optim,
             context),
-        loader_(training_, loader_options(config.data, context, *training_)) {}
+        loader_(training_, training_options()) {}
 
   std::string name() const override { return "dcgan"; }
   data::Loader& loader() override { return loader_; }
@@ -77,9 +77,10 @@ class DcganRecipe : public train::Recipe {
     std::vector<DcganPair::Micro> micros;
     for (const auto& batch : input.batches) {
       micros.push_back(
-          {batch.images.to(context_.device, /*non_blocking=*/true),
-           at::randn({batch.size, config_.model.nz, 1, 1})
-               .to(context_.device, /*non_blocking=*/true),
+          {batch.images,
+           at::randn(
+               {batch.size, config_.model.nz, 1, 1},
+               at::TensorOptions().pinned_memory(context_.device.is_cuda())),
            input.weight(batch, context_.world())});
     }
     last_real_ = micros.front().real;
@@ -99,7 +100,11 @@ class DcganRecipe : public train::Recipe {
     std::vector<train::Picture> pictures;
     if (last_real_.defined()) {
       const int64_t count = std::min(kShown, last_real_.size(0));
-      pictures.push_back({"real", train::grid(last_real_.slice(0, 0, count))});
+      auto shown = last_real_.slice(0, 0, count);
+      if (shown.scalar_type() == at::kByte) {
+        shown = shown.to(at::kFloat) / 127.5 - 1;
+      }
+      pictures.push_back({"real", train::grid(shown)});
     }
     // Last, so that the newest file is the one people want to see.
     pictures.push_back({"fake", train::grid(generate(kShown, 0))});
@@ -107,6 +112,14 @@ class DcganRecipe : public train::Recipe {
   }
 
  private:
+  data::LoaderOptions training_options() const {
+    auto options = loader_options(config_.data, context_, *training_);
+    options.pixels = context_.device.is_cuda() &&
+                     config_.trainer.precision == "bf16" &&
+                     training_->image_size().height > 0;
+    return options;
+  }
+
   // Always the same noise, so that pictures of different steps compare.
   at::Tensor generate(int64_t count, int64_t stream) {
     EvalGuard eval(pair_.generator());
@@ -196,8 +209,16 @@ DcganPair::DcganPair(
     const models::DcganOptions& options,
     const train::OptimConfig& optim,
     const train::Context& context)
-    : context_(context) {
+    : context_(context),
+      graph_(
+          context.device,
+          context.world() == 1 && context.group->name() != "nccl" &&
+              optim.name != "sgd"),
+      reader_({.size = options.image_size, .patch = options.image_size}) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
+  const auto on = at::TensorOptions().device(context.device);
+  lr_ = at::zeros({1}, on.dtype(at::kFloat));
+  metrics_ = at::zeros({5}, on.dtype(at::kDouble));
   generator_ = std::make_shared<models::DcganGenerator>(options);
   discriminator_ = std::make_shared<models::DcganDiscriminator>(options);
   place(*generator_, context);
@@ -214,13 +235,64 @@ DcganPair::DcganPair(
 }
 
 train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
+  collective::Timing timing;
+  if (!context_.device.is_cuda()) {
+    timing = update(micros, lr);
+    return {metrics_.clone(), timing};
+  }
+  const auto inputs = in_place(micros);
+  int64_t key = 0;
+  for (const auto& micro : micros) {
+    key = key * (int64_t{1} << 20) + micro.real.size(0);
+  }
+  lr_.fill_(lr);
+  graph_.run(key, [&] { timing = update(inputs, lr); });
+  return {metrics_, timing};
+}
+
+// Copies to where a captured step reads.
+std::vector<DcganPair::Micro> DcganPair::in_place(
+    const std::vector<Micro>& micros) {
+  std::vector<Micro> inputs;
+  for (size_t i = 0; i < micros.size(); ++i) {
+    const Micro& from = micros[i];
+    Micro& room = inputs_[{i, from.real.size(0)}];
+    if (!room.real.defined()) {
+      room.real = at::empty_like(
+          from.real, from.real.options().device(context_.device));
+      room.noise = at::empty_like(
+          from.noise, from.noise.options().device(context_.device));
+    }
+    room.real.copy_(from.real, /*non_blocking=*/true);
+    room.noise.copy_(from.noise, /*non_blocking=*/true);
+    room.weight = from.weight;
+    inputs.push_back(room);
+  }
+  return inputs;
+}
+
+void DcganPair::update(
+    parallel::Strategy& strategy,
+    train::Optimizer& optimizer,
+    double lr) {
+  if (context_.device.is_cuda() && optimizer.runs_async()) {
+    optimizer.step_async(strategy.gradients(), lr_);
+  } else {
+    optimizer.step(strategy.gradients(), lr);
+  }
+}
+
+collective::Timing DcganPair::update(
+    const std::vector<Micro>& micros,
+    double lr) {
   const auto& precision = context_.trainer.precision;
-  at::Tensor metrics = at::zeros({5}, at::kDouble);
+  metrics_.zero_();
   // Of this rank's samples: the last batch of an epoch may be smaller.
   const auto share = [&](const Micro& micro) {
     return micro.weight * context_.world();
   };
   std::vector<at::Tensor> fakes;
+  std::vector<std::array<at::Tensor, 5>> values(micros.size());
 
   discriminator_ddp_->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
@@ -230,20 +302,20 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
     {
       AutocastGuard autocast(context_.device, precision);
       fakes.push_back(generator_->forward(micro.noise));
-      on_real = train::widened(discriminator_->forward(micro.real));
+      const bool bytes = micro.real.scalar_type() == at::kByte;
+      on_real = train::widened(discriminator_->forward(
+          bytes ? reader_.read_images(micro.real) : micro.real));
       on_fake = train::widened(discriminator_->forward(fakes[i].detach()));
     }
     const auto loss = loss_real(on_real) + loss_fake(on_fake);
     hold_until_last(*discriminator_ddp_, i, micros.size());
     (loss * (micro.weight)).backward();
-    metrics[0] += loss.item<double>() * share(micro);
-    metrics[2] +=
-        at::sigmoid(on_real.detach()).mean().item<double>() * share(micro);
-    metrics[3] +=
-        at::sigmoid(on_fake.detach()).mean().item<double>() * share(micro);
+    values[i][0] = loss.detach();
+    values[i][2] = at::sigmoid(on_real.detach()).mean();
+    values[i][3] = at::sigmoid(on_fake.detach()).mean();
   }
   auto timing = discriminator_ddp_->finish();
-  discriminator_optimizer_->step(discriminator_ddp_->gradients(), lr);
+  update(*discriminator_ddp_, *discriminator_optimizer_, lr);
 
   // G's step needs gradients through D, not of D.
   for (auto& parameter : discriminator_->parameters()) {
@@ -259,18 +331,19 @@ train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
     const auto loss = loss_real(on_fake);
     hold_until_last(*generator_ddp_, i, micros.size());
     (loss * micros[i].weight).backward();
-    metrics[1] += loss.item<double>() * share(micros[i]);
-    metrics[4] +=
-        at::sigmoid(on_fake.detach()).mean().item<double>() * share(micros[i]);
+    values[i][1] = loss.detach();
+    values[i][4] = at::sigmoid(on_fake.detach()).mean();
+    metrics_.add_(
+        at::stack(at::TensorList(values[i])).to(at::kDouble), share(micros[i]));
   }
   for (auto& parameter : discriminator_->parameters()) {
     parameter.requires_grad_(true);
   }
   const auto more = generator_ddp_->finish();
-  generator_optimizer_->step(generator_ddp_->gradients(), lr);
+  update(*generator_ddp_, *generator_optimizer_, lr);
   timing.wait += more.wait;
   timing.busy += more.busy;
-  return {metrics, timing};
+  return timing;
 }
 
 parallel::NamedTensors DcganPair::tensors() const {

@@ -5,9 +5,13 @@
 // gradients are not computed in G's step. Validation is the sliced Wasserstein
 // distance between generated and held-out images (smaller is better).
 
+#include <map>
+
 #include "lockstep/models/dcgan.h"
+#include "lockstep/recipes/pixel_reader.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/train/optimizer.h"
+#include "lockstep/train/step_graph.h"
 
 namespace lockstep::recipes {
 
@@ -40,11 +44,13 @@ class DcganPair {
       const train::Context& context);
 
   struct Micro {
-    at::Tensor real;
+    at::Tensor real;  // floats, or uint8 of any size on a GPU in bf16
     at::Tensor noise;
     double weight = 1;  // share of the global batch
   };
-  // One update of D, one of G. Metrics: loss_d, loss_g, d_x, d_g_z1, d_g_z2.
+  // One update of D, one of G. Metrics: loss_d, loss_g, d_x, d_g_z1, d_g_z2. On
+  // a GPU it returns before they are there, and is one CUDA graph where the
+  // batch has its usual size.
   train::StepOutput step(const std::vector<Micro>& micros, double lr);
 
   models::DcganGenerator& generator() { return *generator_; }
@@ -55,7 +61,17 @@ class DcganPair {
   parallel::NamedTensors extra() const;
 
  private:
+  collective::Timing update(const std::vector<Micro>& micros, double lr);
+  void
+  update(parallel::Strategy& strategy, train::Optimizer& optimizer, double lr);
+  std::vector<Micro> in_place(const std::vector<Micro>& micros);
+
   train::Context context_;
+  train::StepGraph graph_;
+  PixelReader reader_;
+  at::Tensor lr_;
+  at::Tensor metrics_;
+  std::map<std::pair<size_t, int64_t>, Micro> inputs_;  // that a graph reads
   std::shared_ptr<models::DcganGenerator> generator_;
   std::shared_ptr<models::DcganDiscriminator> discriminator_;
   std::unique_ptr<parallel::Strategy> generator_ddp_;

@@ -25,6 +25,7 @@
 #include "lockstep/train/loop.h"
 #include "lockstep/train/monitor.h"
 #include "lockstep/train/precision.h"
+#include "lockstep/train/step_graph.h"
 #include "lockstep/train/stop_signal.h"
 
 namespace lockstep::recipes {
@@ -198,6 +199,9 @@ int train_recipe(const Command& command, Sitting& sitting) {
       prepared.trainer.collective,
       prepared.trainer.timeout,
       device);
+  if (group.communicator().name() != "nccl") {
+    train::use_own_stream(device);
+  }
   train::Context context{&group.communicator(), device, prepared.trainer};
   context.sharers = memory_sharers(device, environment);
   context.training = command.verb != "test";

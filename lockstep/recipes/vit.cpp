@@ -400,11 +400,22 @@ VitTrainer::VitTrainer(
               return run_block(block, input);
             });
       });
+  if (VitStep::fits(options, context) && !strategy_->shards()) {
+    fast_ = std::make_unique<VitStep>(
+        *model_, *strategy_, *optimizer_, context_, label_smoothing);
+  }
 }
 
 train::StepOutput VitTrainer::step(
     const std::vector<Micro>& micros,
     double lr) {
+  if (fast_) {
+    std::vector<VitStep::Batch> batches;
+    for (const auto& micro : micros) {
+      batches.push_back(fast_batch(micro));
+    }
+    return fast_->run(batches, lr);
+  }
   at::Tensor metrics = at::zeros({2}, at::kDouble);
   strategy_->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
@@ -435,7 +446,57 @@ train::StepOutput VitTrainer::step(
   return {metrics, timing};
 }
 
+VitStep::Batch VitTrainer::fast_batch(const Micro& micro) const {
+  VitStep::Batch batch;
+  batch.images = micro.images;
+  batch.labels = micro.labels;
+  batch.weight = micro.weight;
+  if (!augment_) {
+    return batch;
+  }
+  const bool bytes = micro.images.scalar_type() == at::kByte;
+  const auto drawn = data::draw(micro.labels.size(0), *augment_, micro.key);
+  batch.partners = drawn.partners;
+  batch.share = drawn.share;
+  if (bytes) {
+    batch.moves = drawn.moves;
+  } else if (augment_->padding > 0 || augment_->flip) {
+    // Of different sizes on disk: the loader resized them.
+    auto only_moved = *augment_;
+    only_moved.mixup = 0;
+    batch.images = data::augmented(
+                       micro.images.to(context_.device, /*non_blocking=*/true),
+                       micro.labels,
+                       only_moved,
+                       micro.key)
+                       .images;
+  }
+  return batch;
+}
+
+void VitTrainer::augment(const data::AugmentOptions& options) {
+  augment_ = options;
+  if (fast_) {
+    fast_->read_pixels(options.padding, options.mean, options.stddev);
+  }
+}
+
+void VitTrainer::set_recompute(train::Recompute mode) {
+  recompute_ = mode;
+  if (fast_) {
+    using models::Keep;
+    model_->use_kernels(
+        mode == train::Recompute::kNone        ? Keep::kAll
+        : mode == train::Recompute::kAttention ? Keep::kCheap
+                                               : Keep::kLeast);
+  }
+}
+
 void VitTrainer::trial(int64_t count) {
+  if (fast_) {
+    fast_->trial(count);
+    return;
+  }
   const auto& options = model_->options();
   const auto type = model_->parameters().front().options();
   const auto images = at::zeros(
@@ -480,12 +541,15 @@ at::Tensor VitTrainer::loss(
 }
 
 at::Tensor VitTrainer::prepared(const at::Tensor& images) const {
-  return images.scalar_type() == at::kByte
+  return images.scalar_type() == at::kByte && !fast_
              ? data::normalised(images, augment_.value())
              : images;
 }
 
 at::Tensor VitTrainer::logits(const at::Tensor& images) {
+  if (fast_) {
+    return fast_->logits(images);
+  }
   AutocastGuard autocast(context_.device, context_.trainer.precision);
   return train::widened(model_->forward(images));
 }

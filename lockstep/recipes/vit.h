@@ -8,6 +8,7 @@
 #include "lockstep/data/augment.h"
 #include "lockstep/models/vit.h"
 #include "lockstep/recipes/registry.h"
+#include "lockstep/recipes/vit_step.h"
 #include "lockstep/train/optimizer.h"
 #include "lockstep/train/recompute.h"
 
@@ -57,13 +58,13 @@ class VitTrainer {
     uint64_t key = 0;  // of what is random in it
   };
   // What is done with a batch on the device before it is learned.
-  void augment(const data::AugmentOptions& options) { augment_ = options; }
+  void augment(const data::AugmentOptions& options);
   at::Tensor prepared(const at::Tensor& images) const;  // without chance
   // Metrics: loss, accuracy (of an image's larger part under mixup).
   train::StepOutput step(const std::vector<Micro>& micros, double lr);
   // Forward and backward of `count` samples, without reduction or update.
   void trial(int64_t count);
-  void set_recompute(train::Recompute mode) { recompute_ = mode; }
+  void set_recompute(train::Recompute mode);
   at::Tensor logits(const at::Tensor& images);
 
   models::Vit& model() { return *model_; }
@@ -71,6 +72,7 @@ class VitTrainer {
   train::Optimizer& optimizer() { return *optimizer_; }
 
  private:
+  VitStep::Batch fast_batch(const Micro& micro) const;
   at::Tensor run_block(models::VitBlock& block, const at::Tensor& tokens) const;
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) const;
   at::Tensor loss(const at::Tensor& logits, const data::Augmented& batch) const;
@@ -81,6 +83,7 @@ class VitTrainer {
   std::shared_ptr<models::Vit> model_;
   std::unique_ptr<parallel::Strategy> strategy_;
   std::unique_ptr<train::Optimizer> optimizer_;
+  std::unique_ptr<VitStep> fast_;  // where kernels fit
 };
 
 Entry vit_entry();

@@ -1,5 +1,6 @@
 #include "lockstep/train/loop.h"
 
+#include <c10/core/Event.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -70,6 +71,39 @@ class Agreement {
   std::vector<double> values_;
 };
 
+// A step that has been put on the device. On a GPU its numbers are read when
+// the next one is under way, so that the device never waits for us.
+struct Launched {
+  int64_t step = 0;
+  int64_t epoch = 0;
+  int64_t samples = 0;
+  at::Tensor metrics;  // on the host, there when `ready` is
+  std::optional<c10::Event> ready;
+  collective::Timing timing;
+  double data_seconds = 0;
+  os::Instant begun;
+
+  void read_metrics(const at::Tensor& values) {
+    if (values.is_cpu()) {
+      metrics = values.to(at::kDouble).contiguous();
+      return;
+    }
+    metrics = at::empty(
+        values.sizes(),
+        at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+    metrics.copy_(values.to(at::kDouble), /*non_blocking=*/true);
+    ready.emplace(values.device().type());
+    ready->record(
+        c10::impl::VirtualGuardImpl(values.device().type())
+            .getStream(values.device()));
+  }
+  void wait() const {
+    if (ready) {
+      ready->synchronize();
+    }
+  }
+};
+
 class Loop {
  public:
   Loop(Recipe& recipe, const Context& context, const LoopOptions& options)
@@ -113,8 +147,16 @@ class Loop {
   void announce();
   // False when training is over.
   bool run_epoch(Recorder& recorder);
-  void run_step(StepInput& input, double data_seconds, os::Instant begun);
-  void report(Recorder& recorder);
+  void run_step(
+      Recorder& recorder,
+      StepInput& input,
+      double data_seconds,
+      os::Instant begun);
+  // Agrees on a step with the other ranks, and writes what it gave.
+  void settle(Recorder& recorder, Launched step);
+  // Settles the step whose numbers are still on the device.
+  void drain(Recorder& recorder);
+  void report(Recorder& recorder, const Launched& step);
   void draw(Recorder& recorder);
   void validate(Recorder& recorder);
   void save(const std::string& reason);
@@ -137,6 +179,8 @@ class Loop {
   int64_t measured_samples_ = 0;
   double measured_seconds_ = 0;
   int64_t steps_here_ = 0;
+  std::optional<Launched> unread_;
+  os::Instant settled_at_ = os::real_clock().now();
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
   bool sharded_ = false;  // checkpoints are folders of shards
@@ -258,16 +302,18 @@ bool Loop::run_epoch(Recorder& recorder) {
       break;
     }
     const double data_seconds = seconds_since(step_begun);
-    run_step(input, data_seconds, step_begun);
+    run_step(recorder, input, data_seconds, step_begun);
     ++steps;
     samples += input.samples;
-    report(recorder);
     const int64_t every = recipe_.draw_every();
     if (every > 0 && progress_.step % every == 0) {
       draw(recorder);
     }
     const bool whole_epoch =
         progress_.samples_in_epoch >= loader.batches() * batch_samples;
+    if (whole_epoch || reached_limit()) {
+      drain(recorder);
+    }
     // Asked to stop at the very last step, a run simply ends.
     result_.stopped = agreement_.stop() && !reached_limit();
     const bool out_of_time =
@@ -275,7 +321,11 @@ bool Loop::run_epoch(Recorder& recorder) {
     ended = result_.stopped || out_of_time || reached_limit();
     if (!whole_epoch && !ended && trainer_.checkpoint_every > 0 &&
         progress_.step % trainer_.checkpoint_every == 0) {
+      drain(recorder);
       save("periodic");
+    }
+    if (ended) {
+      drain(recorder);
     }
     // A stop leaves the epoch's end, with its validation, to the next sitting.
     if (ended && (!whole_epoch || result_.stopped)) {
@@ -298,44 +348,78 @@ bool Loop::run_epoch(Recorder& recorder) {
   return !ended;
 }
 
-void Loop::run_step(StepInput& input, double data_seconds, os::Instant begun) {
+void Loop::run_step(
+    Recorder& recorder,
+    StepInput& input,
+    double data_seconds,
+    os::Instant begun) {
   input.step = progress_.step + 1;
   input.total_steps = total_steps_;
   seed_step(trainer_.seed, group_.rank(), input.step);
   auto output = recipe_.step(input);
-  const auto metrics = output.metrics.to(at::kCPU, at::kDouble).contiguous();
-  const double* values = metrics.data_ptr<double>();
-  const bool out_of_time =
-      leader() && trainer_.max_seconds > 0 &&
-      seconds_before_ + seconds_since(begun_) >= trainer_.max_seconds;
-  const auto agreed =
-      agreement_.reduce(values, input.samples, stop_requested(), out_of_time);
-  const double wait = output.timing.wait + agreed.wait;
-  const double communication = output.timing.busy + agreed.busy;
+  Launched step;
+  step.step = input.step;
+  step.epoch = progress_.epoch;
+  step.samples = input.samples;
+  step.timing = output.timing;
+  step.data_seconds = data_seconds;
+  step.begun = begun;
+  step.read_metrics(output.metrics);
 
   ++progress_.step;
-  ++steps_here_;
   step_epoch_ = progress_.epoch;
   // Counted in whole batches, so that the place in the epoch stays exact when
   // its last batch is short.
   progress_.samples_in_epoch += static_cast<int64_t>(input.batches.size()) *
                                 recipe_.loader().batch_size() * group_.size();
   progress_.seconds = seconds_before_ + seconds_since(begun_);
-  wire::Metric metric{progress_.step, progress_.epoch, {}};
+  if (!step.ready) {
+    settle(recorder, std::move(step));
+    return;
+  }
+  std::optional<Launched> before = std::move(unread_);
+  unread_ = std::move(step);
+  if (before) {
+    settle(recorder, std::move(*before));
+  }
+}
+
+void Loop::drain(Recorder& recorder) {
+  if (unread_) {
+    Launched step = std::move(*unread_);
+    unread_.reset();
+    settle(recorder, std::move(step));
+  }
+}
+
+void Loop::settle(Recorder& recorder, Launched step) {
+  step.wait();
+  const double* values = step.metrics.data_ptr<double>();
+  const bool out_of_time =
+      leader() && trainer_.max_seconds > 0 &&
+      seconds_before_ + seconds_since(begun_) >= trainer_.max_seconds;
+  const auto agreed =
+      agreement_.reduce(values, step.samples, stop_requested(), out_of_time);
+  ++steps_here_;
+  wire::Metric metric{step.step, step.epoch, {}};
   for (size_t i = 0; i < names_.size(); ++i) {
     metric.values[names_[i]] = values[i];
   }
   options_.events->write(std::move(metric));
   wire::Iteration iteration;
-  iteration.step = progress_.step;
-  iteration.epoch = progress_.epoch;
-  iteration.samples = input.samples;
-  iteration.total = seconds_since(begun);
-  iteration.data = data_seconds;
-  iteration.wait = wait;
-  iteration.communication = communication;
-  iteration.compute =
-      std::max(0., iteration.total - data_seconds - wait - communication);
+  iteration.step = step.step;
+  iteration.epoch = step.epoch;
+  iteration.samples = step.samples;
+  // Since the step before ended, when this one began before that.
+  iteration.total = seconds_since(std::max(step.begun, settled_at_));
+  settled_at_ = os::real_clock().now();
+  iteration.data = std::min(step.data_seconds, iteration.total);
+  iteration.wait = step.timing.wait + agreed.wait;
+  iteration.communication = step.timing.busy + agreed.busy;
+  iteration.compute = std::max(
+      0.,
+      iteration.total - iteration.data - iteration.wait -
+          iteration.communication);
   if (steps_here_ > 1) {
     measured_samples_ += agreement_.samples();
     measured_seconds_ += iteration.total;
@@ -355,14 +439,15 @@ void Loop::run_step(StepInput& input, double data_seconds, os::Instant begun) {
             "step {}: rank {} has a loss that is not a number{}; training "
             "stopped, the last good checkpoint is {}; try a smaller optim.lr "
             "or optim.clip=1",
-            progress_.step,
+            step.step,
             rank,
             which.empty() ? "" : " (" + which.substr(1) + ")",
             good_checkpoint()));
   }
+  report(recorder, step);
 }
 
-void Loop::report(Recorder& recorder) {
+void Loop::report(Recorder& recorder, const Launched& step) {
   for (size_t i = 0; i < names_.size(); ++i) {
     result_.metrics[names_[i]] = agreement_.mean(i);
   }
@@ -371,14 +456,13 @@ void Loop::report(Recorder& recorder) {
           ? static_cast<double>(measured_samples_) / measured_seconds_
           : 0;
   // Rows depend on the step alone, so that a resumed run writes the same.
-  const bool logged = progress_.step % trainer_.log_every == 0 ||
-                      reached_limit() || progress_.step == 1;
+  const bool logged = step.step % trainer_.log_every == 0 || step.step == 1 ||
+                      (total_steps_ > 0 && step.step >= total_steps_);
   if (!leader() || !(logged || steps_here_ == 1)) {
     return;
   }
   std::map<std::string, double> row;
-  std::string text =
-      fmt::format("epoch {} step {}", progress_.epoch, progress_.step);
+  std::string text = fmt::format("epoch {} step {}", step.epoch, step.step);
   if (total_steps_ > 0) {
     text += fmt::format("/{}", total_steps_);
   }
@@ -391,12 +475,13 @@ void Loop::report(Recorder& recorder) {
     text += fmt::format("  {:.1f} samples/s", result_.samples_per_second);
   }
   if (logged) {
-    recorder.metrics(progress_.step, progress_.epoch, row);
+    recorder.metrics(step.step, step.epoch, row);
   }
   recorder.line(text);
 }
 
 void Loop::draw(Recorder& recorder) {
+  drain(recorder);
   if (!leader() || recipe_.draw_every() == 0 || drawn_step_ == progress_.step) {
     return;
   }

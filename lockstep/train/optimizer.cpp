@@ -6,12 +6,17 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <cstring>
 #include <numbers>
+
+#include "lockstep/kernels/adamw.h"
+#include "lockstep/train/step_graph.h"
 
 namespace lockstep::train {
 namespace {
@@ -82,6 +87,68 @@ double Optimizer::step(const std::vector<at::Tensor>& gradients, double lr) {
   update(decayed_, gradients, lr, config_.weight_decay);
   update(plain_, gradients, lr, 0);
   return norm;
+}
+
+bool Optimizer::runs_async() const {
+  bool plain = config_.name != "sgd";
+  for (const auto& parameter : parameters_) {
+    plain = plain && parameter.scalar_type() == at::kFloat &&
+            parameter.is_non_overlapping_and_dense();
+  }
+  return plain;
+}
+
+void Optimizer::step_async(
+    const std::vector<at::Tensor>& gradients,
+    const at::Tensor& lr) {
+  at::NoGradGuard no_grad;
+  std::vector<const void*> places;
+  for (const auto& gradient : gradients) {
+    places.push_back(gradient.data_ptr());
+  }
+  if (places != tabled_) {
+    std::vector<kernels::AdamItem> items(parameters_.size());
+    const auto fill = [&](const std::vector<size_t>& members, double decay) {
+      for (size_t i : members) {
+        items[i].parameter = parameters_[i].data_ptr<float>();
+        items[i].gradient = gradients[i].data_ptr<float>();
+        items[i].first = first_[i].data_ptr<float>();
+        items[i].second = second_[i].data_ptr<float>();
+        items[i].count = parameters_[i].numel();
+        items[i].weight_decay = static_cast<float>(decay);
+        largest_ = std::max(largest_, items[i].count);
+      }
+    };
+    fill(decayed_, config_.weight_decay);
+    fill(plain_, 0);
+    const size_t bytes = items.size() * sizeof(kernels::AdamItem);
+    auto table = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    std::memcpy(table.data_ptr(), items.data(), bytes);
+    table_ = table.to(lr.device());
+    tabled_ = places;
+  }
+  at::Tensor scale;
+  if (config_.clip > 0) {
+    const auto norm = at::stack(at::_foreach_norm(gradients)).norm();
+    scale = (config_.clip / norm).clamp_max(1).to(at::kFloat);
+  }
+  at::_foreach_add_(steps_, 1);
+  kernels::Adam a;
+  a.items = static_cast<const kernels::AdamItem*>(table_.data_ptr());
+  a.num_items = static_cast<int64_t>(parameters_.size());
+  a.largest = largest_;
+  a.beta1 = config_.beta1;
+  a.beta2 = config_.beta2;
+  a.eps = config_.eps;
+  a.coupled = config_.name == "adam";
+  a.lr = lr.data_ptr<float>();
+  a.step = steps_[0].data_ptr<float>();
+  a.gradient_scale = scale.defined() ? scale.data_ptr<float>() : nullptr;
+  if (lr.is_cuda()) {
+    kernels::cuda::adam(a, stream_of(lr.device()));
+  } else {
+    kernels::cpu::adam(a);
+  }
 }
 
 void Optimizer::update(

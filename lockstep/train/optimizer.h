@@ -37,6 +37,13 @@ class Optimizer {
   // before clipping (0 when clipping is off).
   double step(const std::vector<at::Tensor>& gradients, double lr);
 
+  // The same by one kernel, without waiting for the device: `lr` is a float [1]
+  // there, so that a CUDA graph may hold the step. Adam and AdamW, fp32.
+  bool runs_async() const;
+  void step_async(
+      const std::vector<at::Tensor>& gradients,
+      const at::Tensor& lr);
+
   // "<name>.exp_avg" and so on, and the step counts.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
@@ -55,6 +62,9 @@ class Optimizer {
   std::vector<at::Tensor> first_;   // momentum or exp_avg
   std::vector<at::Tensor> second_;  // exp_avg_sq
   std::vector<at::Tensor> steps_;
+  std::vector<const void*> tabled_;  // gradients that the table speaks of
+  at::Tensor table_;                 // of kernels::AdamItem, on the device
+  int64_t largest_ = 0;
 };
 
 }  // namespace lockstep::train

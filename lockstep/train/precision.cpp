@@ -36,6 +36,8 @@ void apply_precision(c10::Device device, const std::string& precision) {
     // Both said: LibTorch allows it in convolutions unless told otherwise.
     at::globalContext().setAllowTF32CuBLAS(tf32);
     at::globalContext().setAllowTF32CuDNN(tf32);
+    // Shapes stay the same for thousands of steps: time the convolutions once.
+    at::globalContext().setBenchmarkCuDNN(true);
   } else if (tf32) {
     log_warning("trainer.precision=tf32 means fp32 on a CPU");
   }

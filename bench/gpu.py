@@ -1,0 +1,192 @@
+"""make bench-gpu: each row of the table of docs/benchmarks.md (GPU), ours beside
+PyTorch eager and torch.compile, all measured in this run on this GPU.
+
+    LOCKSTEP_BUILD=build-cuda python3 bench/gpu.py [--only vit,largest,dcgan,profile]
+                                                   [--root DIR] [--out FILE]
+
+Ours is lockstep-train itself: loader, loop, events and all; its steps are
+counted from its own iteration events after the warm-up. Without --root (a folder
+with CIFAR-10 in the official binary layout) random pixels in that layout are made.
+Lines: name ours eager compiled ratio-to-eager required verdict [unit].
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build-cuda"))
+# Forward and backward of one sample: 3 x 8.8 GFLOP, less the gradient of pixels.
+FLOPS_A_SAMPLE = 26.2e9
+
+
+def peer(*words):
+    process = subprocess.run(
+        [sys.executable, str(HERE / "peer_gpu.py"), *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if process.returncode != 0:
+        last = process.stderr.strip().splitlines()[-1:] or ["?"]
+        print(f"# peer {' '.join(map(str, words))} failed: {last[0]}", flush=True)
+        return {}
+    return json.loads(process.stdout.strip().splitlines()[-1])
+
+
+def events(folder, kind):
+    found = []
+    for path in sorted(pathlib.Path(folder).rglob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["kind"] == kind and event["rank"] == 0:
+                found.append(event)
+        if found:
+            break
+    return found
+
+
+def ours(arguments, warmup):
+    """Milliseconds a step, and everything lockstep-train printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.run(
+            [str(BUILD / "bin/lockstep-train"), *arguments, f"out={folder}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if process.returncode != 0:
+            print(f"# ours {' '.join(arguments)} failed:\n{process.stdout[-2000:]}")
+            return {}
+        steps = events(folder, "iteration")[warmup:]
+        seconds = [event["total"] for event in steps]
+        init = events(folder, "init")[0]
+        return {"step_ms": statistics.mean(seconds) * 1e3,
+                "median_ms": statistics.median(seconds) * 1e3,
+                "rate": sum(event["samples"] for event in steps) / sum(seconds),
+                "facts": init.get("facts", {}), "text": process.stdout}
+
+
+def fake_cifar(folder):
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        rows = bytearray(os.urandom(10000 * 3073))
+        for i in range(10000):
+            rows[i * 3073] %= 10
+        (pathlib.Path(folder) / name).write_bytes(rows)
+
+
+class Table:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, name, value, eager, compiled, required, larger=True, unit=""):
+        ratio = value / eager if value and eager else float("nan")
+        good = value and (value >= required if larger else value <= required)
+        verdict = "info" if required is None else "ok" if good else "MISSED"
+        show = lambda v: f"{v:.5g}" if v else "-"
+        print(name, show(value), show(eager), show(compiled), f"{ratio:.2f}",
+              f"{'>=' if larger else '<='}{required}", verdict, f"[{unit}]", flush=True)
+        self.rows.append(dict(name=name, ours=value, eager=eager, compiled=compiled,
+                              required=required, verdict=verdict, unit=unit))
+
+
+def vit_words(root, batch, steps, *more):
+    return ["vit", "data=cifar10", f"data.root={root}", f"data.batch_size={batch}",
+            "data.workers=8", "trainer.device=cuda", "trainer.precision=bf16",
+            f"trainer.max_steps={steps}", "trainer.max_epochs=1000",
+            "trainer.log_every=1000", "optim.warmup_steps=100", *more]
+
+
+def measure_vit(table, root):
+    limit = peer("gemm").get("tflops", 0)
+    print(f"# products of these shapes alone: {limit:.0f} TFLOP/s", flush=True)
+    for batch, steps, required in ((2048, 60, 13500), (384, 200, 12500)):
+        mine = ours(vit_words(root, batch, steps), 20)
+        eager = peer("vit", "--batch", batch, "--steps", 20)
+        compiled = peer("vit", "--batch", batch, "--steps", 20, "--compile")
+        rate = mine.get("rate", 0)
+        table.add(f"vit/b{batch}", rate, eager.get("samples_per_second"),
+                  compiled.get("samples_per_second"), required, unit="samples/s")
+        print(f"#   {rate * FLOPS_A_SAMPLE / 1e12:.0f} TFLOP/s of the plain model's "
+              f"arithmetic, {100 * rate * FLOPS_A_SAMPLE / 695e12:.0f}% of 695", flush=True)
+
+
+def measure_largest(table, root):
+    eager = peer("largest").get("largest", 0)
+    base = ours(vit_words(root, 2048, 30), 10)
+    base_rate = base.get("rate", 0)
+    print(f"# eager's largest batch {eager}; ours at 2048: {base_rate:.0f} samples/s",
+          flush=True)
+    for mode, times, slow in (("attention", 2, 0.15), ("block", 4, 0.25)):
+        # Data enough for one batch: the training split is read as it is.
+        mine = ours(vit_words(root, f"auto:{8 * eager or 65536}", 6,
+                              f"trainer.recompute={mode}", "data.limit=50000"), 2)
+        if not mine:
+            continue
+        batch = int(mine["facts"].get("batch_size", 0))
+        rate = batch / mine["median_ms"] * 1e3
+        table.add(f"largest/{mode}", batch, eager, None, times * eager, unit="samples")
+        table.add(f"largest/{mode}/rate", rate, base_rate, None,
+                  round(base_rate * (1 - slow)), unit="samples/s")
+        print(f"#   {mine['facts'].get('batch_memory', '')}", flush=True)
+
+
+def measure_dcgan(table, root):
+    for batch, steps, required in ((16, 400, 1.5), (128, 300, 2.5)):
+        mine = ours(["dcgan", "data=cifar10", f"data.root={root}",
+                     f"data.batch_size={batch}", "data.workers=8",
+                     "trainer.device=cuda", "trainer.precision=bf16",
+                     f"trainer.max_steps={steps}", "trainer.log_every=1000",
+                     "sample_every=0"], 50)
+        eager = peer("dcgan", "--batch", batch, "--steps", 100)
+        compiled = peer("dcgan", "--batch", batch, "--steps", 100, "--compile")
+        table.add(f"dcgan/b{batch}", mine.get("step_ms"), eager.get("step_ms"),
+                  compiled.get("step_ms"), required, larger=False, unit="ms a step")
+
+
+def measure_profile(batch=2048):
+    with tempfile.TemporaryDirectory() as folder:
+        trace = pathlib.Path(folder) / "trace.json"
+        subprocess.run([str(BUILD / "bin/gpu_step"), str(batch), "10", f"trace={trace}"],
+                       check=True)
+        spent, count = collections.Counter(), collections.Counter()
+        for event in json.loads(trace.read_text())["traceEvents"]:
+            if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+                name = event["name"].replace("lockstep::kernels::(anonymous namespace)::", "")
+                spent[name[:70]] += event["dur"] / 3
+                count[name[:70]] += 1
+    total = sum(spent.values())
+    print(f"# where a step of batch {batch} spends its {total / 1e3:.1f} ms of kernels:")
+    for name, micros in spent.most_common(20):
+        print(f"#   {micros / 1e3:7.2f} ms {100 * micros / total:5.1f}% "
+              f"{count[name] // 3:4d} x {name}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="vit,dcgan,largest,profile")
+    parser.add_argument("--root", default="")
+    parser.add_argument("--out", default="")
+    options = parser.parse_args()
+    table = Table()
+    chosen = options.only.split(",")
+    with tempfile.TemporaryDirectory() as made:
+        root = options.root
+        if not root:
+            fake_cifar(made)
+            root = made
+        if "vit" in chosen:
+            measure_vit(table, root)
+        if "dcgan" in chosen:
+            measure_dcgan(table, root)
+        if "largest" in chosen:
+            measure_largest(table, root)
+        if "profile" in chosen:
+            measure_profile()
+    if options.out:
+        pathlib.Path(options.out).write_text(json.dumps(table.rows, indent=1))
+    return 1 if any(row["verdict"] == "MISSED" for row in table.rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
