@@ -28,11 +28,10 @@ check() {  # preset, labels, modules
 }
 
 modules=(base os wire config record collective data_files reach economics
-  fetch cloud launch commands)
+  fetch cloud)
 build asan "${modules[@]/%/_test}" fuzzers
 check asan 'unit|fuzz' "${modules[@]}" fuzz
 
-threaded=(os wire record collective data_files reach economics fetch cloud
-  launch commands)
+threaded=(os wire record collective data_files reach economics)
 build tsan "${threaded[@]/%/_test}"
 check tsan unit "${threaded[@]}"
