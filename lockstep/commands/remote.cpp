@@ -108,6 +108,13 @@ Result<int> watch_run(
       progress.say(watch.first_line);
     }
     launch::FollowOptions follow = watch.follow;
+    if (follow.gone) {
+      follow.gone = [&, asked = watch.follow.gone] {
+        const std::string why = asked();
+        head_lost = head_lost || !why.empty();
+        return why;
+      };
+    }
     if (mirror != nullptr) {
       follow.witness = [&] {
         const std::string other = witness_of(run);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -10,6 +11,7 @@
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/run_machines.h"
 #include "lockstep/commands/run_plan.h"
+#include "lockstep/fleet/work.h"
 #include "lockstep/record/event_log.h"
 
 namespace lockstep::commands {
@@ -97,7 +99,18 @@ class CloudRun {
     rented_.cluster = cluster_.name;
     rented_.since = os::real_clock().unix_seconds();
     rented_.terms = {kReserve, plan.longest_life};
+    if (rented_.terms.life) {
+      // The machines' own timers leave time for their shutdown.
+      *rented_.terms.life -= from_seconds(fleet::kShutdownSeconds);
+    }
     rented_.give_back = [this] { (void)give_back(); };
+    rented_.gone = [this](const std::string& name) -> std::string {
+      const auto alive = fleet_->nodes();
+      if (!alive || std::ranges::count(*alive, name, &fleet::Node::name) > 0) {
+        return "";
+      }
+      return "the cloud says that its machine has ended";
+    };
     if (was_left_behind()) {
       rented_.began = tell_begun;
     }

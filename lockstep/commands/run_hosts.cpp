@@ -437,6 +437,11 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
   watch.follow.from_start = true;
   if (order.rented != nullptr) {
     watch.is_fetched = &rented.is_fetched;
+    if (rented.gone) {
+      watch.follow.gone = [&rented, head = order.hosts.front().host] {
+        return rented.gone(head);
+      };
+    }
     watch.fetch_patience = kFetchPatience;
   }
   return watch_run(hosts.run(), mirror.get(), signals, watch);

@@ -22,6 +22,8 @@ struct Rented {
   double since = 0;  // Unix seconds: from when they cost
   launch::CapTerms terms;
   std::function<void()> give_back;  // Ctrl-C before the run began; may be none
+  // Why that node will never answer again; empty: it may. May be none.
+  std::function<std::string(const std::string& node)> gone;
   // The run has a life of its own from here on.
   std::function<void(const record::RunDirectory&)> began;
   std::optional<record::RunDirectory> run;

@@ -106,12 +106,24 @@ class Follower {
   }
 
   void note_lost_head() {
+    const std::string head = mirror_->state().head_host;
+    const std::string why = options_.gone ? options_.gone() : "";
+    if (!why.empty()) {
+      head_lost_ = true;
+      state_ = mirror_->state();
+      state_.state = "lost";
+      state_.detail = fmt::format(
+          "node {} was lost: {}; what came here before is in {}",
+          head,
+          why,
+          run_.path().string());
+      return;
+    }
     const std::string other = options_.witness ? options_.witness() : "";
     if (other.empty()) {
       return;
     }
     head_lost_ = true;
-    const std::string head = mirror_->state().head_host;
     state_ = mirror_->state();
     state_.state = "lost";
     state_.detail = fmt::format(

@@ -45,6 +45,8 @@ struct FollowOptions {
   // answers while the head still does not. Then the head is lost, and not our
   // own network. May take some seconds; empty: nobody, or the head is back.
   std::function<std::string()> witness;
+  // Asked first: why the head will never answer again; empty: it may.
+  std::function<std::string()> gone;
 };
 
 // What the person who watches wants; asked often.

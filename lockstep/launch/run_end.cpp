@@ -62,8 +62,9 @@ std::optional<Cap> cap_of(
     cap =
         Cap{{},
             *terms.life,
-            job.budget ? "budget " + format_money(*job.budget)
-                       : "the end of the machines' time"};
+            cap          ? cap->reason
+            : job.budget ? "budget " + format_money(*job.budget)
+                         : "the end of the machines' time"};
   }
   if (cap) {
     cap->end -= std::min<Duration>(terms.reserve, cap->end / 4);

@@ -102,9 +102,11 @@ bool is_out_of_memory(const std::exception& failure) {
       dynamic_cast<const c10::OutOfMemoryError*>(&failure) != nullptr) {
     return true;
   }
-  // LibTorch's own CPU allocator and cuDNN throw plain errors.
+  // LibTorch's own CPU allocator, cuDNN and oneDNN throw plain errors; the
+  // last words are oneDNN's when it has no room for its own.
   const std::string text = failure.what();
   return text.find("can't allocate memory") != std::string::npos ||
+         text.find("could not create a primitive") != std::string::npos ||
          text.find("out of memory") != std::string::npos;
 }
 
