@@ -147,8 +147,12 @@ Result<int> leave_behind(const RunOrder& order) {
   launch::StopSignals signals;
   // When we go first it finds nobody to tell, and gives everything back.
   LOCKSTEP_TRY(interruptible(signals, [&]() -> Result<void> {
-    LOCKSTEP_ASSIGN(
-        id, launch::start_detached(words, "", os::Deadline::after(kPatience)));
+    auto line =
+        launch::start_detached(words, "", os::Deadline::after(kPatience));
+    if (!line) {
+      return Error(std::move(line.error()));
+    }
+    id = std::move(*line);
     return {};
   }));
   LOCKSTEP_ASSIGN(const auto run, find_run(order.settings, id));

@@ -21,15 +21,15 @@ class LineMeter : public MemoryMeter {
   uint64_t peak() override { return static_cast<uint64_t>(peak_); }
   uint64_t limit() const override { return static_cast<uint64_t>(limit_); }
   void run(int64_t size) {
-    tried_.push_back(size);
+    tried.push_back(size);
     const double need = base_ + slope_ * static_cast<double>(size);
-    if (need > real_) {
+    if (need > real) {
       throw std::bad_alloc();
     }
     peak_ = need;
   }
-  double real_ = 1e18;  // where allocation itself fails
-  std::vector<int64_t> tried_;
+  double real = 1e18;  // where allocation itself fails
+  std::vector<int64_t> tried;
 
  private:
   double base_, slope_, limit_;
@@ -58,7 +58,7 @@ TEST(BatchSearch, FindsTheLargestWithinAFewTrials) {
         static_cast<double>(fit.batch), std::min(exact - 8, exact * .97) - 1)
         << slope;
     EXPECT_LT(fit.trials, 16) << slope;
-    EXPECT_EQ(fit.trials, static_cast<int>(meter.tried_.size()));
+    EXPECT_EQ(fit.trials, static_cast<int>(meter.tried.size()));
     EXPECT_LE(fit.peak, 3600 * kMega);
     EXPECT_EQ(fit.limit, 4000 * kMega);
   }
@@ -67,7 +67,7 @@ TEST(BatchSearch, FindsTheLargestWithinAFewTrials) {
 TEST(BatchSearch, SurvivesRunningOutOfMemory) {
   // The machine has less than it says.
   LineMeter meter(200 * kMega, 2 * kMega, 4000 * kMega);
-  meter.real_ = 1000 * kMega;
+  meter.real = 1000 * kMega;
   const auto fit = search(meter, 100000);
   // 400 would be the last; the margin comes off what worked.
   EXPECT_LE(fit.batch, 360);
@@ -83,7 +83,7 @@ TEST(BatchSearch, NeverGoesAboveTheMost) {
     LineMeter meter(kMega, 1000, 4000 * kMega);
     const auto fit = search(meter, most);
     EXPECT_EQ(fit.batch, most);
-    for (const int64_t size : meter.tried_) {
+    for (const int64_t size : meter.tried) {
       EXPECT_LE(size, most);
     }
   }
@@ -127,10 +127,10 @@ TEST(BatchSearch, RanksAgreeOnWhatFitsAllOfThem) {
       auto group = collective::make_communicator(options, *rendezvous);
       LineMeter meter(100 * kMega, kMega, (rank == 1 ? 2000 : 4000) * kMega);
       if (rank == 2) {
-        meter.real_ = 1100 * kMega;
+        meter.real = 1100 * kMega;
       }
       fits[rank] = search(meter, 100000, group.get());
-      tried[rank] = meter.tried_;
+      tried[rank] = meter.tried;
       group->barrier();
     });
   }

@@ -52,7 +52,7 @@ class Loading {
  public:
   Loading(const std::filesystem::path& path, const WeightsOptions& options)
       : options_(options) {
-    report_.file = path.string();
+    report.file = path.string();
   }
 
   void load(
@@ -63,10 +63,10 @@ class Loading {
     const std::string ours = shape_text(tensor.sizes());
     if (view == nullptr) {
       if (head) {
-        report_.kept.push_back(
+        report.kept.push_back(
             fmt::format("{} {}: not in the file", name, ours));
       } else {
-        report_.missing.push_back(fmt::format("{} {}", name, ours));
+        report.missing.push_back(fmt::format("{} {}", name, ours));
       }
       return;
     }
@@ -77,14 +77,14 @@ class Loading {
           kBadInput,
           fmt::format(
               "{}: tensor '{}' {} has type {}; accepted: F32, BF16, F16, F64",
-              report_.file,
+              report.file,
               name,
               theirs,
               view->dtype));
     }
     const bool same = at::IntArrayRef(view->shape) == tensor.sizes();
     if (head && !same) {
-      report_.kept.push_back(
+      report.kept.push_back(
           fmt::format("{} {}: the file has {}", name, ours, theirs));
       return;
     }
@@ -102,19 +102,19 @@ class Loading {
           kBadInput,
           fmt::format(
               "{}: tensor '{}' {} has values that are no numbers",
-              report_.file,
+              report.file,
               name,
               theirs));
     }
     if (how.empty()) {
-      report_.loaded.push_back(name + " " + ours);
+      report.loaded.push_back(name + " " + ours);
     } else {
-      report_.adapted.push_back(
+      report.adapted.push_back(
           fmt::format("{} {} -> {}: {}", name, theirs, ours, how));
     }
   }
 
-  WeightsReport report_;
+  WeightsReport report;
 
  private:
   // Makes `source` as large as `tensor`, and says how; throws when it cannot.
@@ -145,7 +145,7 @@ class Loading {
             "{}: tensor '{}' is {}, but the model has {}; take the model.* "
             "keys "
             "that the file was trained with",
-            report_.file,
+            report.file,
             name,
             shape_text(source.sizes()),
             shape_text(tensor.sizes())));
@@ -232,7 +232,7 @@ WeightsReport load_weights(
     known[name] = true;
     loading.load(name, tensor, file->find(name));
   }
-  auto& report = loading.report_;
+  auto& report = loading.report;
   for (const auto& view : file->tensors()) {
     if (!known.contains(view.name) && !view.name.starts_with(kOurs)) {
       report.skipped.push_back(
