@@ -11,7 +11,7 @@
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/run_machines.h"
 #include "lockstep/commands/run_plan.h"
-#include "lockstep/fleet/work.h"
+#include "lockstep/fleet/lease.h"
 #include "lockstep/record/event_log.h"
 
 namespace lockstep::commands {

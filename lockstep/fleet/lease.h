@@ -12,6 +12,10 @@
 
 namespace lockstep::fleet {
 
+// Between the end of a lease and the end of the machine: two looks of the
+// timer and the shutdown.
+inline constexpr double kShutdownSeconds = 30;
+
 struct LeaseState {
   double until = 0;  // Unix seconds, by the node's clock
   Duration left = {};

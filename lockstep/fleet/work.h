@@ -14,10 +14,6 @@
 
 namespace lockstep::fleet {
 
-// Between the end of a lease and the end of the machine: two looks of the
-// timer and the shutdown.
-inline constexpr double kShutdownSeconds = 30;
-
 struct Fleet::Work {
   Cluster cluster;
   Plan plan;
