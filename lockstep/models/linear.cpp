@@ -20,6 +20,57 @@ at::Tensor as_rows(const at::Tensor& tokens) {
   return tokens.reshape({-1, tokens.size(-1)});
 }
 
+// Below these a matrix product over all rows is faster: reordering the weights
+// for a convolution is not paid back, and its gradient leaves oneDNN for one
+// product an image.
+constexpr int64_t kRowsForConvolution = 256;
+constexpr int64_t kImagesForConvolvedGradient = 16;
+
+bool convolves(const at::Tensor& tokens) {
+  return tokens.size(0) * tokens.size(1) >= kRowsForConvolution;
+}
+
+at::Tensor
+product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight.size(0);
+  return at::addmm(bias, as_rows(x), weight.t()).view(sizes);
+}
+
+// oneDNN by name: at::conv2d gives a 1x1 kernel on few images to MKL, one
+// product an image, which reads the weights anew for each.
+at::Tensor convolution(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias) {
+  const auto kernel = weight.unsqueeze(2).unsqueeze(3);
+  return as_tokens(
+      at::mkldnn_convolution(
+          as_map(x), kernel, bias, {0, 0}, {1, 1}, {1, 1}, 1));
+}
+
+at::Tensor gradient_of_input(
+    const at::Tensor& gradient,
+    const at::Tensor& x,
+    const at::Tensor& weight) {
+  if (x.size(0) < kImagesForConvolvedGradient || !convolves(x)) {
+    return at::mm(as_rows(gradient), weight).view(x.sizes());
+  }
+  return as_tokens(
+      std::get<0>(at::convolution_backward(
+          as_map(gradient),
+          as_map(x),
+          weight.unsqueeze(2).unsqueeze(3),
+          at::OptionalIntArrayRef(),
+          {1, 1},
+          {0, 0},
+          {1, 1},
+          false,
+          {0, 0},
+          1,
+          {true, false, false})));
+}
+
 class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
  public:
   static at::Tensor forward(
@@ -31,8 +82,8 @@ class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
     context->saved_data["x"] = x.requires_grad();
     context->saved_data["weight"] = weight.requires_grad();
     context->saved_data["bias"] = bias.requires_grad();
-    const auto kernel = weight.unsqueeze(2).unsqueeze(3);
-    return as_tokens(at::conv2d(as_map(x), kernel, bias));
+    return convolves(x) ? convolution(x, weight, bias)
+                        : product(x, weight, bias);
   }
 
   static torch::autograd::variable_list backward(
@@ -46,19 +97,7 @@ class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
     at::Tensor for_weight;
     at::Tensor for_bias;
     if (context->saved_data["x"].toBool()) {
-      for_x = as_tokens(
-          std::get<0>(at::convolution_backward(
-              as_map(gradient),
-              as_map(x),
-              weight.unsqueeze(2).unsqueeze(3),
-              at::OptionalIntArrayRef(),
-              {1, 1},
-              {0, 0},
-              {1, 1},
-              false,
-              {0, 0},
-              1,
-              {true, false, false})));
+      for_x = gradient_of_input(gradient, x, weight);
     }
     if (context->saved_data["weight"].toBool()) {
       for_weight = at::mm(as_rows(gradient).t(), as_rows(x));

@@ -69,7 +69,11 @@ TEST(Vit, BaseHasThePublishedParameterCountAndNames) {
 TEST(TokenLinear, EqualsLinear) {
   at::manual_seed(7);
   for (const auto& [batch, length, in, out] :
-       {std::array<int64_t, 4>{3, 5, 7, 11}, {1, 1, 1, 1}, {2, 65, 32, 96}}) {
+       {std::array<int64_t, 4>{3, 5, 7, 11},
+        {1, 1, 1, 1},
+        {2, 65, 32, 96},
+        {4, 65, 32, 96},  // a convolution, its gradient a product
+        {17, 16, 32, 96}}) {
     torch::nn::Linear layer(in, out);
     const auto x = at::randn({length, batch, in})
                        .transpose(0, 1)  // not contiguous
