@@ -11,6 +11,7 @@
 #include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
+#include "lockstep/train/saver.h"
 #include "lockstep/train/stop_signal.h"
 
 namespace lockstep::train {
@@ -129,11 +130,9 @@ class Loop {
 
  private:
   bool leader() const { return group_.rank() == 0; }
-  fs::path last() const {
-    return fs::path(options_.checkpoint_dir) / "last.safetensors";
-  }
-  std::string good_checkpoint() const {
-    return saved_step_ > 0 ? last().string() : "not there yet";
+  std::string good_checkpoint() {
+    saver_->wait();
+    return saved_step_ > 0 ? saver_->last().string() : "not there yet";
   }
   CheckpointState state() {
     return {
@@ -183,7 +182,7 @@ class Loop {
   os::Instant settled_at_ = os::real_clock().now();
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
-  bool sharded_ = false;  // checkpoints are folders of shards
+  std::optional<Saver> saver_;
   int64_t validated_step_ = -1;
   int64_t drawn_step_ = -1;
 };
@@ -194,21 +193,26 @@ void Loop::resume() {
   if (from == "none" && options_.environment.generation > 0) {
     from = "auto";
   }
-  sharded_ = choose_sharded(
-      trainer_.checkpoint_format, options_.checkpoint_dir, state(), group_);
-  const fs::path path = from == "auto" ? last() : fs::path(from);
+  const auto whole = state();
+  Saver::Options saving;
+  saving.folder = options_.checkpoint_dir;
+  saving.sharded = choose_sharded(
+      trainer_.checkpoint_format, options_.checkpoint_dir, whole, group_);
+  saving.behind = context_.device.is_cuda() && whole.placements.empty();
+  saver_.emplace(saving, group_, *options_.events);
+  const fs::path path = from == "auto" ? saver_->last() : fs::path(from);
   int64_t there =
       from != "none" && (from != "auto" || (leader() && fs::exists(path)));
   group_.broadcast(&there, 1, collective::DataType::kInt64, 0);
   if (there != 0) {
-    progress_ = restore_together(path, state(), group_);
+    progress_ = restore_together(path, whole, group_);
     if (leader()) {
       log_info(
           fmt::format(
               "resumed from {} at step {}", path.string(), progress_.step));
     }
   } else {
-    share_state(state(), progress_, group_);
+    share_state(whole, progress_, group_);
   }
   saved_step_ = progress_.step;
   step_epoch_ = progress_.epoch;
@@ -271,6 +275,7 @@ LoopResult Loop::run() {
   if (saved_step_ != progress_.step) {
     save(result_.stopped ? "signal" : "final");
   }
+  saver_->wait();
   recorder.flush();
   result_.steps = progress_.step;
   result_.epochs = progress_.epoch;
@@ -557,27 +562,8 @@ void Loop::check_weights() {
 
 void Loop::save(const std::string& reason) {
   check_weights();
+  saver_->save(state(), progress_, reason);
   saved_step_ = progress_.step;
-  const auto begun = os::real_clock().now();
-  fs::path shown = last();
-  const fs::path best = last().parent_path() / "best.safetensors";
-  // A run without validation has no better one than its last. `last` is
-  // replaced last: whoever resumes from it finds the best it speaks of.
-  if (reason == "best" || !progress_.best) {
-    save_together(best, state(), progress_, sharded_, group_);
-    if (leader()) {
-      link_checkpoint(best, last());
-    }
-    shown = reason == "best" ? best : last();
-  } else {
-    save_together(last(), state(), progress_, sharded_, group_);
-  }
-  if (!leader()) {
-    return;
-  }
-  options_.events->write(
-      wire::Checkpoint{
-          progress_.step, shown.string(), reason, seconds_since(begun)});
 }
 
 }  // namespace
