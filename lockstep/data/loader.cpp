@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "lockstep/base/check.h"
 #include "lockstep/data/batch_queue.h"
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/sampler.h"
@@ -79,12 +81,27 @@ struct Loader::Impl {
   LoaderOptions options;
   ShardOptions shard;
   int64_t num_batches = 0;
+  std::vector<int64_t> shares;  // empty: equal
+  int64_t next_batch = 0;
+  size_t image_bytes = 0;
   int channels = 0;
   Dataset::Size size;  // of a tensor's images
   bool pinned = false;
   // Before the queue, which asks it for memory until it is gone.
   std::optional<BufferPool> pool;
   std::optional<BatchQueue> queue;
+
+  void make_pool(int64_t samples) {
+    pool.emplace(
+        static_cast<size_t>(std::max<int64_t>(samples, 1)) * image_bytes,
+        static_cast<size_t>(options.prefetch) + 2);
+  }
+
+  // Of all ranks, in batch `index`.
+  int64_t all_samples(int64_t index) const {
+    const int64_t batch = options.batch_size * options.world;
+    return std::min(batch, shard_size(shard) * options.world - index * batch);
+  }
 
   at::Tensor make_images(int64_t count) {
     const int64_t high = size.height;
@@ -167,15 +184,12 @@ Loader::Loader(
         "images of different sizes cannot stay as they are: resize them in "
         "the loader");
   }
-  const auto image_bytes = static_cast<size_t>(impl.size.height) *
-                           static_cast<size_t>(impl.size.width) *
-                           static_cast<size_t>(impl.channels) *
-                           (options.pixels ? 1 : sizeof(float));
+  impl.image_bytes = static_cast<size_t>(impl.size.height) *
+                     static_cast<size_t>(impl.size.width) *
+                     static_cast<size_t>(impl.channels) *
+                     (options.pixels ? 1 : sizeof(float));
   // A batch larger than the shard never fills.
-  const auto most = static_cast<size_t>(std::min(options.batch_size, count));
-  impl.pool.emplace(
-      std::max<size_t>(most, 1) * image_bytes,
-      static_cast<size_t>(options.prefetch) + 2);
+  impl.make_pool(std::min(options.batch_size, count));
   impl.queue.emplace(
       std::move(dataset), queue_options(options), [&impl](int64_t size) {
         return impl.allocate(size);
@@ -186,12 +200,36 @@ Loader::~Loader() = default;
 
 void Loader::start(int64_t epoch, int64_t first) {
   expect(first >= 0, "first batch", first, "0 and more");
-  impl_->queue->start(
-      shard(impl_->shard, epoch),
-      impl_->options.batch_size,
+  Impl& impl = *impl_;
+  impl.next_batch = first;
+  if (!impl.shares.empty()) {
+    impl.queue->start(
+        uneven_shard(impl.shard, impl.shares, epoch, first),
+        impl.shares[static_cast<size_t>(impl.options.rank)],
+        0,
+        impl.num_batches - first,
+        epoch);
+    return;
+  }
+  impl.queue->start(
+      shard(impl.shard, epoch),
+      impl.options.batch_size,
       first,
-      impl_->num_batches,
+      impl.num_batches,
       epoch);
+}
+
+void Loader::share(const std::vector<int64_t>& shares) {
+  Impl& impl = *impl_;
+  LOCKSTEP_CHECK_EQ(shares.size(), static_cast<size_t>(impl.options.world));
+  const int64_t sum = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  LOCKSTEP_CHECK_EQ(sum, impl.options.batch_size * impl.options.world);
+  LOCKSTEP_CHECK(impl.options.pad);
+  impl.shares = shares;
+  const int64_t mine = shares[static_cast<size_t>(impl.options.rank)];
+  if (static_cast<size_t>(mine) * impl.image_bytes > impl.pool->bytes()) {
+    impl.make_pool(mine);  // blocks of the old one outlive it
+  }
 }
 
 std::optional<Batch> Loader::next() {
@@ -199,7 +237,11 @@ std::optional<Batch> Loader::next() {
   if (!memory) {
     return std::nullopt;
   }
-  return std::move(*std::static_pointer_cast<Batch>(memory->owner));
+  Batch batch = std::move(*std::static_pointer_cast<Batch>(memory->owner));
+  batch.all = impl_->options.pad ? impl_->all_samples(impl_->next_batch)
+                                 : batch.size * impl_->options.world;
+  ++impl_->next_batch;
+  return batch;
 }
 
 int64_t Loader::batches() const {

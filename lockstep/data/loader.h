@@ -9,6 +9,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/resize.h"
@@ -19,6 +20,7 @@ struct Batch {
   at::Tensor images;  // [n, c, h, w], float32, normalised; or uint8
   at::Tensor labels;  // [n], int64
   int64_t size = 0;
+  int64_t all = 0;  // samples of the batches of all ranks together
 };
 
 struct LoaderOptions {
@@ -50,10 +52,13 @@ class Loader {
   ~Loader();
   // Begins (or goes on) with batch `first` of `epoch`; drops what was ahead.
   void start(int64_t epoch, int64_t first = 0);
+  // From the next start() on rank r takes shares[r] of each batch of all ranks
+  // (see uneven_shard); in sum they must be batch_size() x the ranks.
+  void share(const std::vector<int64_t>& shares);
   // None at the end of the epoch.
   std::optional<Batch> next();
-  int64_t batches() const;  // in an epoch, on this rank
-  int64_t batch_size() const;
+  int64_t batches() const;     // in an epoch, on this rank
+  int64_t batch_size() const;  // with equal shares
 
  private:
   struct Impl;

@@ -24,6 +24,21 @@ void validate(int64_t size, int rank, int world) {
   }
 }
 
+// How many of the `count` samples of a short batch come before rank `rank`:
+// one for each rank, the others in proportion to what shares have above one.
+int64_t cut(const std::vector<int64_t>& shares, int64_t count, size_t rank) {
+  const auto world = static_cast<int64_t>(shares.size());
+  const auto whole =
+      std::accumulate(shares.begin(), shares.end(), int64_t{0}) - world;
+  const auto before = std::accumulate(
+                          shares.begin(),
+                          shares.begin() + static_cast<std::ptrdiff_t>(rank),
+                          int64_t{0}) -
+                      static_cast<int64_t>(rank);
+  return static_cast<int64_t>(rank) +
+         (whole > 0 ? (count - world) * before / whole : 0);
+}
+
 }  // namespace
 
 std::vector<int64_t> permutation(int64_t size, uint64_t seed, int64_t epoch) {
@@ -57,6 +72,41 @@ std::vector<int64_t> shard(const ShardOptions& options, int64_t epoch) {
     const int64_t at = (options.rank + i * options.world) % options.size;
     indices[static_cast<size_t>(i)] =
         options.shuffle ? order[static_cast<size_t>(at)] : at;
+  }
+  return indices;
+}
+
+std::vector<int64_t> uneven_shard(
+    const ShardOptions& options,
+    const std::vector<int64_t>& shares,
+    int64_t epoch,
+    int64_t first) {
+  validate(options.size, options.rank, options.world);
+  const bool good =
+      shares.size() == static_cast<size_t>(options.world) &&
+      std::all_of(shares.begin(), shares.end(), [](int64_t share) {
+        return share > 0;
+      });
+  if (!good || !options.pad || first < 0) {
+    throw std::invalid_argument(
+        "uneven shards need a share above 0 for each rank, and padding");
+  }
+  const int64_t batch =
+      std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const int64_t padded = shard_size(options) * options.world;
+  std::vector<int64_t> order;
+  if (options.shuffle) {
+    order = permutation(options.size, options.seed, epoch);
+  }
+  const auto rank = static_cast<size_t>(options.rank);
+  std::vector<int64_t> indices;
+  for (int64_t begin = first * batch; begin < padded; begin += batch) {
+    const int64_t count = std::min(batch, padded - begin);
+    const int64_t end = begin + cut(shares, count, rank + 1);
+    for (int64_t i = begin + cut(shares, count, rank); i < end; ++i) {
+      const int64_t at = i % options.size;
+      indices.push_back(options.shuffle ? order[static_cast<size_t>(at)] : at);
+    }
   }
   return indices;
 }

@@ -25,6 +25,17 @@ std::vector<int64_t> shard(const ShardOptions& options, int64_t epoch);
 // How many they are, without making them.
 int64_t shard_size(const ShardOptions& options);
 
+// Uneven shards: each batch of all ranks together has the very samples that it
+// has with equal shards, and rank r takes the shares[r] that lie behind those
+// of the ranks before it. A short last batch is cut in proportion; every rank
+// has at least one sample of each. Indices of batch `first` and those after it,
+// each batch shares[rank] long but the last. Needs `pad`, and shares above 0.
+std::vector<int64_t> uneven_shard(
+    const ShardOptions& options,
+    const std::vector<int64_t>& shares,
+    int64_t epoch,
+    int64_t first);
+
 // 0..size-1 in the order of an epoch: Fisher-Yates from the back, the draws
 // being the stream of random.h whose key is made of seed and epoch. Equal on
 // every machine.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -123,6 +124,75 @@ TEST(Sampler, RefusesNonsense) {
   EXPECT_THROW(shard(options(10, 4, 4), 0), std::invalid_argument);
   EXPECT_THROW(shard(options(10, 0, 0), 0), std::invalid_argument);
   EXPECT_THROW(batches_per_epoch(10, 1, 0), std::invalid_argument);
+}
+
+// Samples of each global batch, over all ranks, sorted.
+std::vector<std::vector<int64_t>> global_batches(
+    ShardOptions options,
+    int64_t epoch,
+    const std::function<std::vector<int64_t>(const ShardOptions&)>& indices,
+    const std::vector<int64_t>& shares) {
+  std::vector<std::vector<int64_t>> batches;
+  for (options.rank = 0; options.rank < options.world; ++options.rank) {
+    const auto mine = indices(options);
+    const auto share =
+        static_cast<size_t>(shares[static_cast<size_t>(options.rank)]);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      batches.resize(std::max(batches.size(), i / share + 1));
+      batches[i / share].push_back(mine[i]);
+    }
+    EXPECT_GE(mine.size(), (batches.size() - 1) * share + 1) << epoch;
+  }
+  for (auto& batch : batches) {
+    std::sort(batch.begin(), batch.end());
+  }
+  return batches;
+}
+
+TEST(UnevenShard, GlobalBatchesAreThoseOfEqualShards) {
+  for (const int64_t size : {70, 71, 101, 13, 6}) {
+    ShardOptions options;
+    options.size = size;
+    options.world = 3;
+    options.seed = 5;
+    const std::vector<int64_t> equal = {2, 2, 2};
+    const auto expected = global_batches(
+        options, 1, [](const auto& o) { return shard(o, 1); }, equal);
+    for (const auto& shares : std::vector<std::vector<int64_t>>{
+             {2, 2, 2}, {4, 1, 1}, {1, 3, 2}, {1, 1, 4}}) {
+      EXPECT_EQ(
+          global_batches(
+              options,
+              1,
+              [&](const auto& o) { return uneven_shard(o, shares, 1, 0); },
+              shares),
+          expected)
+          << size;
+    }
+  }
+}
+
+TEST(UnevenShard, GoesOnFromAnyBatch) {
+  ShardOptions options;
+  options.size = 100;
+  options.world = 2;
+  options.rank = 1;
+  const std::vector<int64_t> shares = {7, 3};
+  const auto all = uneven_shard(options, shares, 2, 0);
+  const auto rest = uneven_shard(options, shares, 2, 4);
+  EXPECT_EQ(rest, std::vector<int64_t>(all.begin() + 12, all.end()));
+  EXPECT_TRUE(uneven_shard(options, shares, 2, 10).empty());
+}
+
+TEST(UnevenShard, RefusesNonsense) {
+  ShardOptions options;
+  options.size = 10;
+  options.world = 2;
+  EXPECT_THROW(uneven_shard(options, {1}, 0, 0), std::invalid_argument);
+  EXPECT_THROW(uneven_shard(options, {2, 0}, 0, 0), std::invalid_argument);
+  EXPECT_THROW(uneven_shard(options, {1, 1}, 0, -1), std::invalid_argument);
+  options.pad = false;
+  EXPECT_THROW(uneven_shard(options, {1, 1}, 0, 0), std::invalid_argument);
 }
 
 }  // namespace

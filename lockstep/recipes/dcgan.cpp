@@ -81,7 +81,7 @@ class DcganRecipe : public train::Recipe {
            at::randn(
                {batch.size, config_.model.nz, 1, 1},
                at::TensorOptions().pinned_memory(context_.device.is_cuda())),
-           input.weight(batch, context_.world())});
+           input.weight(batch)});
     }
     last_real_ = micros.front().real;
     return pair_.step(

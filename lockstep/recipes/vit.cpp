@@ -76,7 +76,7 @@ class VitRecipe : public train::Recipe {
       micros.push_back(
           {batch.images,
            batch.labels,
-           input.weight(batch, context_.world()),
+           input.weight(batch),
            batch_key(input.step, micros.size())});
     }
     try {

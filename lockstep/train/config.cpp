@@ -95,6 +95,11 @@ void TrainerConfig::bind(config::Binder& b) {
       {"none", "attention", "block", "auto"},
       "computed again in backward to save memory; auto: as little as lets the "
       "batch fit");
+  b.choice(
+      "balance",
+      balance,
+      {"none", "auto"},
+      "auto: each rank's share of the global batch follows its speed");
   b.field(
       "memory_limit", memory_limit, "memory a rank may use; 0: what is free");
   b.field("timeout", timeout, "how long a rank waits for another");
@@ -179,6 +184,18 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
             "trainer.checkpoint_format=sharded needs trainer.strategy=fsdp, "
             "not {}; accepted here: auto, full",
             trainer.strategy));
+  }
+  if (trainer.balance == "auto" && trainer.strategy == "fsdp") {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "trainer.balance=auto needs trainer.strategy=ddp, not fsdp; accepted "
+        "here: none");
+  }
+  if (trainer.balance == "auto" && data.batch_size == 0) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "trainer.balance=auto gives fast ranks more than data.batch_size=auto "
+        "found to fit: give data.batch_size or data.global_batch_size");
   }
   if (trainer.max_epochs == 0 && trainer.max_steps == 0 &&
       trainer.max_seconds == 0) {

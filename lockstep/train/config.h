@@ -30,6 +30,7 @@ struct TrainerConfig {
   std::string resume = "none";
   std::string collective = "auto";
   std::string recompute = "none";
+  std::string balance = "none";
   Bytes memory_limit{};  // a rank's; 0: what the machine or GPU has free
   Duration timeout = std::chrono::minutes(5);
   void bind(config::Binder& b);

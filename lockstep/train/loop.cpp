@@ -2,12 +2,15 @@
 
 #include <c10/core/Event.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
 #include "lockstep/base/log.h"
 #include "lockstep/os/clock.h"
+#include "lockstep/parallel/balance.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/train/agreement.h"
 #include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
@@ -23,61 +26,14 @@ double seconds_since(os::Instant start) {
   return to_seconds(os::real_clock().now() - start);
 }
 
-// What the ranks tell each other after a step, as one vector that is summed:
-// their metrics, samples, wishes to stop, and a slot each for a NaN.
-class Agreement {
- public:
-  Agreement(collective::Communicator& group, size_t num_metrics)
-      : group_(group),
-        num_metrics_(num_metrics),
-        values_(num_metrics + 3 + static_cast<size_t>(group.size())) {}
-
-  collective::Timing
-  reduce(const double* metrics, int64_t samples, bool stop, bool out_of_time) {
-    std::fill(values_.begin(), values_.end(), 0);
-    bool finite = true;
-    for (size_t i = 0; i < num_metrics_; ++i) {
-      finite = finite && std::isfinite(metrics[i]);
-      values_[i] = std::isfinite(metrics[i]) ? metrics[i] : 0;
-    }
-    values_[num_metrics_] = static_cast<double>(samples);
-    values_[num_metrics_ + 1] = stop ? 1 : 0;
-    values_[num_metrics_ + 2] = out_of_time ? 1 : 0;
-    values_[num_metrics_ + 3 + static_cast<size_t>(group_.rank())] =
-        finite ? 0 : 1;
-    return group_.all_reduce(
-        values_.data(),
-        values_.size(),
-        collective::DataType::kFloat64,
-        collective::ReduceOp::kSum);
-  }
-  double mean(size_t metric) const { return values_[metric] / group_.size(); }
-  int64_t samples() const {
-    return static_cast<int64_t>(values_[num_metrics_]);
-  }
-  bool stop() const { return values_[num_metrics_ + 1] > 0; }
-  bool out_of_time() const { return values_[num_metrics_ + 2] > 0; }
-  int first_nan_rank() const {
-    for (int rank = 0; rank < group_.size(); ++rank) {
-      if (values_[num_metrics_ + 3 + static_cast<size_t>(rank)] > 0) {
-        return rank;
-      }
-    }
-    return -1;
-  }
-
- private:
-  collective::Communicator& group_;
-  size_t num_metrics_;
-  std::vector<double> values_;
-};
-
 // A step that has been put on the device. On a GPU its numbers are read when
 // the next one is under way, so that the device never waits for us.
 struct Launched {
   int64_t step = 0;
   int64_t epoch = 0;
   int64_t samples = 0;
+  double share = 1;    // of the samples, against an equal one
+  bool whole = true;   // the global batch is not the short one of an end
   at::Tensor metrics;  // on the host, there when `ready` is
   std::optional<c10::Event> ready;
   collective::Timing timing;
@@ -124,6 +80,7 @@ class Loop {
       const int64_t limit = std::max(trainer_.max_steps, least);
       total_steps_ = total_steps_ > 0 ? std::min(total_steps_, limit) : limit;
     }
+    start_balance();
   }
 
   LoopResult run();
@@ -142,6 +99,9 @@ class Loop {
         recipe_.extra(),
         recipe_.placements()};
   }
+  void start_balance();
+  // Lets shares follow what the ranks were measured at.
+  void follow_speeds(const Launched& step);
   void resume();
   void announce();
   // False when training is over.
@@ -169,6 +129,8 @@ class Loop {
   collective::Communicator& group_;
   std::vector<std::string> names_;
   Agreement agreement_;
+  std::optional<parallel::Balance> balance_;  // where shares follow speeds
+  bool reshare_ = false;  // the loader must begin anew with other shares
   int64_t steps_per_epoch_ = 0;
   int64_t total_steps_ = 0;
   Progress progress_;
@@ -186,6 +148,35 @@ class Loop {
   int64_t validated_step_ = -1;
   int64_t drawn_step_ = -1;
 };
+
+void Loop::start_balance() {
+  if (trainer_.balance != "auto" || group_.size() == 1) {
+    return;
+  }
+  if (context_.device.is_cuda()) {
+    throw TrainError(
+        kBadInput,
+        "trainer.balance=auto: on a GPU ranks do not see how long they waited "
+        "for each other; accepted there: none");
+  }
+  balance_.emplace(
+      recipe_.loader().batch_size() * group_.size(),
+      static_cast<size_t>(group_.size()));
+}
+
+void Loop::follow_speeds(const Launched& step) {
+  if (!balance_ || !step.whole || !balance_->observe(agreement_.seconds())) {
+    return;
+  }
+  reshare_ = true;
+  if (leader()) {
+    log_info(
+        fmt::format(
+            "step {}: shares of the batch by rank: {}",
+            step.step,
+            fmt::join(balance_->shares(), " ")));
+  }
+}
 
 void Loop::resume() {
   std::string from = trainer_.resume;
@@ -235,6 +226,7 @@ void Loop::announce() {
       {"launcher", options_.environment.launcher},
       {"batches_per_epoch", std::to_string(recipe_.loader().batches())},
       {"accumulate", std::to_string(trainer_.accumulate)},
+      {"balance", balance_ ? "auto" : "none"},
       {"steps_per_epoch", std::to_string(steps_per_epoch_)},
       {"total_steps", std::to_string(total_steps_)},
       {"threads", std::to_string(at::get_num_threads())},
@@ -294,6 +286,11 @@ bool Loop::run_epoch(Recorder& recorder) {
   loader.start(progress_.epoch, progress_.samples_in_epoch / batch_samples);
   while (true) {
     const auto step_begun = os::real_clock().now();
+    if (reshare_) {
+      reshare_ = false;
+      loader.share(balance_->shares());
+      loader.start(progress_.epoch, progress_.samples_in_epoch / batch_samples);
+    }
     StepInput input;
     for (int64_t i = 0; i < per_step; ++i) {
       auto batch = loader.next();
@@ -301,6 +298,7 @@ bool Loop::run_epoch(Recorder& recorder) {
         break;
       }
       input.samples += batch->size;
+      input.all_samples += batch->all;
       input.batches.push_back(std::move(*batch));
     }
     if (input.batches.empty()) {
@@ -366,6 +364,12 @@ void Loop::run_step(
   step.step = input.step;
   step.epoch = progress_.epoch;
   step.samples = input.samples;
+  const auto batches = static_cast<int64_t>(input.batches.size());
+  const int64_t batch_samples = recipe_.loader().batch_size() * group_.size();
+  step.share = static_cast<double>(input.samples * group_.size()) /
+               static_cast<double>(input.all_samples);
+  step.whole = batches == trainer_.accumulate &&
+               input.all_samples == batches * batch_samples;
   step.timing = output.timing;
   step.data_seconds = data_seconds;
   step.begun = begun;
@@ -375,8 +379,7 @@ void Loop::run_step(
   step_epoch_ = progress_.epoch;
   // Counted in whole batches, so that the place in the epoch stays exact when
   // its last batch is short.
-  progress_.samples_in_epoch += static_cast<int64_t>(input.batches.size()) *
-                                recipe_.loader().batch_size() * group_.size();
+  progress_.samples_in_epoch += batches * batch_samples;
   progress_.seconds = seconds_before_ + seconds_since(begun_);
   if (!step.ready) {
     settle(recorder, std::move(step));
@@ -400,15 +403,20 @@ void Loop::drain(Recorder& recorder) {
 void Loop::settle(Recorder& recorder, Launched step) {
   step.wait();
   const double* values = step.metrics.data_ptr<double>();
-  const bool out_of_time =
+  Agreement::Own own;
+  own.metrics = values;
+  own.samples = step.samples;
+  own.seconds = seconds_since(std::max(step.begun, settled_at_)) -
+                step.timing.wait - step.timing.busy;
+  own.stop = stop_requested();
+  own.out_of_time =
       leader() && trainer_.max_seconds > 0 &&
       seconds_before_ + seconds_since(begun_) >= trainer_.max_seconds;
-  const auto agreed =
-      agreement_.reduce(values, step.samples, stop_requested(), out_of_time);
+  const auto agreed = agreement_.reduce(own);
   ++steps_here_;
   wire::Metric metric{step.step, step.epoch, {}};
   for (size_t i = 0; i < names_.size(); ++i) {
-    metric.values[names_[i]] = values[i];
+    metric.values[names_[i]] = values[i] / step.share;
   }
   options_.events->write(std::move(metric));
   wire::Iteration iteration;
@@ -450,6 +458,7 @@ void Loop::settle(Recorder& recorder, Launched step) {
             good_checkpoint()));
   }
   report(recorder, step);
+  follow_speeds(step);
 }
 
 void Loop::report(Recorder& recorder, const Launched& step) {

@@ -37,11 +37,11 @@ struct StepInput {
   int64_t step = 0;                  // from 1
   int64_t total_steps = 0;           // 0: unknown
   int64_t samples = 0;               // in the batches, on this rank
+  int64_t all_samples = 0;           // on all ranks
   // A batch's share of the global batch: its loss is weighted by it, and the
   // sum over batches and ranks is the mean over all samples.
-  double weight(const data::Batch& batch, int world) const {
-    return static_cast<double>(batch.size) /
-           static_cast<double>(samples * world);
+  double weight(const data::Batch& batch) const {
+    return static_cast<double>(batch.size) / static_cast<double>(all_samples);
   }
 };
 
