@@ -45,7 +45,7 @@ class Request:
 
 
 class FaultProxy:
-    def __init__(self, port, host="127.0.0.1", tls=None):
+    def __init__(self, port, host="127.0.0.1", tls=None, listen="127.0.0.1"):
         self.upstream = (host, port)
         self.seen = []
         self.faults = []
@@ -57,9 +57,9 @@ class FaultProxy:
         if tls:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.load_cert_chain(*tls)
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.listener = socket.create_server((listen, 0), backlog=128)
         self.port = self.listener.getsockname()[1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{listen}:{self.port}"
         self.thread = threading.Thread(target=self.accept, daemon=True)
         self.thread.start()
 

@@ -6,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/uploader.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/container.h"
 #include "lockstep/launch/head.h"
@@ -155,6 +156,9 @@ int run_command_line(int argc, char** argv) {
   }
   if (argc == 2 && std::string_view(argv[1]) == "far-end") {
     return far_end_main();
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "uploader") {
+    return uploader_main();
   }
   // Around a rank in a container, on its node.
   if (argc >= 4 && std::string_view(argv[1]) == "contain") {

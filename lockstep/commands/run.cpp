@@ -105,11 +105,11 @@ Result<int> run_by(const RunOrder& order, const std::string& launcher) {
 // Whoever stays until the end stores what the run left.
 Result<int> run_and_store(RunOrder& order, const std::string& launcher) {
   const launch::Job& job = order.priced.job;
-  if (order.options.detach || launcher == "slurm") {
+  if ((order.options.detach && launcher == "mpi") || launcher == "slurm") {
     return std::move(
                invalid(
                    "outputs: nobody would be here at the end to store them"))
-        .with_fix("leave out --detach, and run on hosts or on a cloud");
+        .with_fix("run by agents (--launcher ssh or local) or on a cloud");
   }
   if (!order.options.dry_run) {
     LOCKSTEP_TRY(reach_outputs(job));
@@ -117,7 +117,7 @@ Result<int> run_and_store(RunOrder& order, const std::string& launcher) {
   std::optional<record::RunDirectory> run;
   order.made = &run;
   LOCKSTEP_ASSIGN(const int code, run_by(order, launcher));
-  if (run) {
+  if (run && !order.options.detach) {
     LOCKSTEP_TRY(store_outputs(job, *run));
   }
   return code;

@@ -16,6 +16,7 @@
 #include "lockstep/commands/remote.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
+#include "lockstep/commands/uploader.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/run_record.h"
@@ -109,6 +110,9 @@ class HostsRun {
   // Head and agents run; from here on the run has a life of its own.
   Result<void> start() {
     const Key key = make_key();
+    LOCKSTEP_ASSIGN(
+        uploader_,
+        uploader_orders(job_, *run_, has_role() ? Keys::kOwn : Keys::kSent));
     head_ = HeadState::kStarts;
     const auto answer = nodes_[0].session->call(
         "head",
@@ -238,6 +242,13 @@ class HostsRun {
     return addresses;
   }
 
+  // Rented machines with a role of their own need no keys of ours.
+  bool has_role() const {
+    const auto& machine = job_.resources.machine;
+    const auto profile = machine.find("instance_profile");
+    return profile != machine.end() && !profile->second.is_null();
+  }
+
   bool has_train() const {
     return job_.train.kind() != config::Node::Kind::kNull;
   }
@@ -334,6 +345,8 @@ class HostsRun {
       spec.nodes.push_back(std::move(one));
     }
     spec.price_per_hour = price();
+    spec.outputs = outputs_of(job_, *run_);
+    spec.uploader = uploader_;
     if (const Rented* rented = order_.rented) {
       spec.before = from_seconds(
           std::max(0.0, os::real_clock().unix_seconds() - rented->since));
@@ -374,6 +387,7 @@ class HostsRun {
 
   const RunOrder& order_;
   const Job& job_;
+  std::string uploader_;  // its orders
   os::Path trainer_;      // here; empty: none has to be sent
   os::Path far_trainer_;  // that is on the nodes already
   std::vector<std::string> argv_;

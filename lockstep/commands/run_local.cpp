@@ -13,6 +13,7 @@
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
+#include "lockstep/commands/uploader.h"
 #include "lockstep/launch/detached.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/launcher.h"
@@ -22,6 +23,7 @@
 #include "lockstep/launch/run_record.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/launch/supervisor.h"
+#include "lockstep/launch/uploading.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::commands {
@@ -130,6 +132,9 @@ Result<int> run_local(const RunOrder& order) {
   ::signal(SIGPIPE, SIG_IGN);
   LOCKSTEP_ASSIGN(const auto run, make_run(order));
   order.tell(run);
+  LOCKSTEP_ASSIGN(
+      const std::string uploader,
+      uploader_orders(request.job, run, Keys::kSent));
   launch::RunStateFile state = launch::first_state(run, request);
   state.outputs = outputs_of(request.job, run);
   state.command = repeat_command(request.job, order.context);
@@ -145,6 +150,8 @@ Result<int> run_local(const RunOrder& order) {
         format == OutputFormat::kQuiet,
         request.show_all);
     progress.say(headline(run.id(), state.world_size, 0, request.program));
+    // What it has not stored at the end is run_and_store's.
+    const launch::Uploading uploading(own_program(), run.path(), uploader);
     outcome =
         launch::supervise(*launcher, request, run, state, signals, progress);
     progress.close();
@@ -182,6 +189,9 @@ Result<int> run_detached(const RunOrder& order) {
   node.trainer = request.trainer;
   spec.nodes.push_back(std::move(node));
   spec.price_per_hour = request.price_per_hour;
+  spec.outputs = outputs_of(request.job, run);
+  LOCKSTEP_ASSIGN(
+      spec.uploader, uploader_orders(request.job, run, Keys::kSent));
   constexpr auto kPatience = std::chrono::seconds(60);
   LOCKSTEP_ASSIGN(
       const std::string line,

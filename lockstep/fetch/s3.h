@@ -77,6 +77,9 @@ struct TransferOptions {
   // Bytes so far and in all; false stops with kInterrupted.
   std::function<bool(uint64_t now, uint64_t total)> progress;
   S3Condition condition;  // of an upload of a file
+  // kAborted when the file changed while it was read; else a file that grows
+  // is stored as long as it was.
+  bool unchanged = false;
 };
 
 struct Transferred {

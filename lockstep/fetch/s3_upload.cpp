@@ -111,6 +111,7 @@ class Uploader {
 
  private:
   Result<void> open();
+  Result<void> check_unchanged() const;
   Result<Transferred> in_one_piece();
   Result<Transferred> in_parts();
   Result<void> begin();
@@ -161,6 +162,7 @@ class Uploader {
   const TransferOptions& options_;
   UploadJournal journal_;
   os::Descriptor file_;
+  timespec modified_{};
   uint64_t size_ = 0;
   uint64_t part_size_ = 0;
   std::vector<uint32_t> crcs_;
@@ -186,9 +188,21 @@ Result<void> Uploader::open() {
         fmt::format("{} is not a file", from_.string()));
   }
   size_ = static_cast<uint64_t>(facts.st_size);
+  modified_ = facts.st_mtim;
   part_size_ = s3_.options.part_size;
   while (size_ > part_size_ * kMostParts) {
     part_size_ *= 2;
+  }
+  return {};
+}
+
+Result<void> Uploader::check_unchanged() const {
+  struct stat facts{};
+  if (options_.unchanged && (::fstat(file_.get(), &facts) != 0 ||
+                             static_cast<uint64_t>(facts.st_size) != size_ ||
+                             facts.st_mtim.tv_sec != modified_.tv_sec ||
+                             facts.st_mtim.tv_nsec != modified_.tv_nsec)) {
+    return changed();
   }
   return {};
 }
@@ -209,6 +223,7 @@ Result<void> Uploader::moved(uint64_t bytes) {
 Result<Transferred> Uploader::in_one_piece() {
   const auto buffer = std::make_unique_for_overwrite<char[]>(size_ + 1);
   LOCKSTEP_TRY(read_at(file_.get(), from_, 0, {buffer.get(), size_}));
+  LOCKSTEP_TRY(check_unchanged());
   LOCKSTEP_ASSIGN(
       std::string etag,
       s3_.put(to_, {buffer.get(), size_}, options_.condition));
@@ -389,6 +404,9 @@ Result<Transferred> Uploader::in_parts() {
         run_workers(etags_.size(), s3_.options.workers, [&](size_t index) {
           return send_part(index);
         });
+    if (sent) {
+      sent = check_unchanged();
+    }
     Result<std::string> etag =
         sent ? complete() : Result<std::string>(sent.error());
     if (etag) {

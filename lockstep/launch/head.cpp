@@ -21,6 +21,7 @@
 #include "lockstep/launch/shim_head.h"
 #include "lockstep/launch/slurm.h"
 #include "lockstep/launch/supervisor.h"
+#include "lockstep/launch/uploading.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::launch {
@@ -115,6 +116,7 @@ class Head {
     state_.launcher = spec_.launcher;
     state_.command = spec_.command;
     state_.price_source = spec_.price_source;
+    state_.outputs = spec_.outputs;
     state_.started -= to_seconds(spec_.before);
     if (spec_.launcher == "slurm") {
       state_.job_id = slurm_job();
@@ -144,6 +146,7 @@ class Head {
   }
 
   int run_to_end() {
+    Uploading uploading(own_program_, run_.path(), spec_.uploader);
     Result<RunOutcome> outcome = watch();
     if (hub_ != nullptr) {
       constexpr Duration kFarewell = seconds(5);
@@ -159,6 +162,11 @@ class Head {
       return 0;  // no end to write: the next head does
     }
     end_record(run_, request_.job, outcome, state_);
+    // Nobody may be there to fetch it.
+    constexpr Duration kLastRound = std::chrono::hours(1);
+    if (!uploading.finish(os::Deadline::after(kLastRound))) {
+      log_warning("not everything is stored: uploader.log tells why");
+    }
     return state_.exit_code;
   }
 

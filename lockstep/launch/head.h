@@ -50,6 +50,9 @@ struct HeadSpec {
   CapTerms terms;
   int first_port = 0;
   int last_port = 0;
+  // Of the uploader (uploading.h), and where it stores; empty: none.
+  std::string uploader;
+  std::string outputs;
   // How long agents may take to dial in.
   Duration patience = std::chrono::seconds(60);
 };

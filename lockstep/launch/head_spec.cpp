@@ -65,6 +65,8 @@ HeadSpec decode(const json& object) {
       found != object.end() && !found->is_null()) {
     spec.terms.life = Duration(found->get<int64_t>());
   }
+  spec.uploader = object.value("uploader", "");
+  spec.outputs = object.value("outputs", "");
   spec.first_port = object.value("first_port", 0);
   spec.last_port = object.value("last_port", 0);
   spec.patience = Duration(object.value("patience", spec.patience.count()));
@@ -120,6 +122,8 @@ std::string to_json(const HeadSpec& spec) {
       {"program", spec.program},
       {"retries", spec.retries},
       {"price_source", spec.price_source},
+      {"uploader", spec.uploader},
+      {"outputs", spec.outputs},
       {"first_port", spec.first_port},
       {"last_port", spec.last_port},
       {"patience", spec.patience.count()}};

@@ -111,7 +111,8 @@ void end_record(
              .price_source = state.price_source,
              .started = state.started,
              .ended = state.ended,
-             .ending = outcome->end == RunEnd::kDone ? "" : state.detail}));
+             .ending = outcome->end == RunEnd::kDone ? "" : state.detail,
+             .outputs = state.outputs}));
   }
   warn(write_run_state(run, state));
 }

@@ -43,7 +43,7 @@ class Page {
     }
     text_ += samples_section(run_);
     remarks();
-    text_ += files_section(run_);
+    text_ += files_section(run_, input_.outputs);
     return std::move(text_);
   }
 

@@ -25,6 +25,7 @@ struct LogbookInput {
   // As the launcher measured and judged it; else what the events say.
   double started = 0, ended = 0;  // Unix seconds
   std::string ending{};           // "stopped by the budget of $5.00"
+  std::string outputs{};          // "s3://bucket/runs/<id>": stored there too
 };
 
 // What the files say about a run; also behind `lockstep report`.

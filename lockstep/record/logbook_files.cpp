@@ -113,7 +113,7 @@ std::string samples_section(const RunDirectory& run) {
   return text;
 }
 
-std::string files_section(const RunDirectory& run) {
+std::string files_section(const RunDirectory& run, const std::string& outputs) {
   std::string text;
   add(text, "## Files\n\n| file | content |\n|---|---|\n");
   const auto one = [&](const os::Path& path, std::string_view content) {
@@ -136,6 +136,12 @@ std::string files_section(const RunDirectory& run) {
           "TensorBoard's files: `tensorboard --logdir {}`",
           run.tensorboard().string()));
   add(text, "\n");
+  if (!outputs.empty()) {
+    add(text,
+        "Stored besides: [{0}](<{0}>), with [checkpoints](<{0}/checkpoints/>) "
+        "and [TensorBoard's files](<{0}/tensorboard/>).\n\n",
+        cell(outputs));
+  }
   return text;
 }
 

@@ -17,6 +17,7 @@ std::string checkpoints_section(
 // The last picture of each kind: names that differ only in their numbers are
 // one kind. Empty without pictures.
 std::string samples_section(const RunDirectory& run);
-std::string files_section(const RunDirectory& run);
+// `outputs`: where all of it is stored besides; may be empty.
+std::string files_section(const RunDirectory& run, const std::string& outputs);
 
 }  // namespace lockstep::record
