@@ -16,6 +16,7 @@
 #include "lockstep/collective/factory.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/recipes/vit_step.h"
+#include "lockstep/train/allocator.h"
 #include "lockstep/train/step_graph.h"
 
 namespace {
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
   context.group = group.get();
   context.device = c10::Device(at::kCUDA, 0);
   context.trainer.precision = "bf16";
+  train::join_freed_memory(context.device);
   train::use_own_stream(context.device);
   train::OptimConfig optim;
   optim.name = "adamw";
@@ -82,7 +84,8 @@ int main(int argc, char** argv) {
       lockstep::models::vit_options("vit_base_patch32_224"));
   recipes::place(model, context);
   auto trained = recipes::make_trained(model, optim, context);
-  recipes::VitStep step(model, *trained.ddp, *trained.optimizer, context, 0);
+  recipes::VitStep step(
+      model, *trained.strategy, *trained.optimizer, context, 0);
   model.use_kernels(keep_named(keep));
   const auto on = at::TensorOptions().device(context.device);
   recipes::VitStep::Batch input;

@@ -191,6 +191,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
   train::install_caching_allocator();
+  train::join_freed_memory(device);
   train::install_stop_signals();
   train::apply_precision(device, prepared.trainer.precision);
 

@@ -1,6 +1,7 @@
 #include "lockstep/train/allocator.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -145,6 +146,14 @@ class CachingAllocator : public c10::Allocator {
 }  // namespace
 
 // Eighths of a power of two: at most 12% is lost, and sizes meet again.
+void join_freed_memory(c10::Device device) {
+  const bool told = std::getenv("PYTORCH_ALLOC_CONF") != nullptr ||
+                    std::getenv("PYTORCH_CUDA_ALLOC_CONF") != nullptr;
+  if (device.is_cuda() && !told) {
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  }
+}
+
 size_t block_size(size_t bytes) {
   const size_t step = std::bit_floor(bytes) / 8;
   return round_up(bytes, std::max<size_t>(step, 4096));
