@@ -1,0 +1,309 @@
+#include "lockstep/forest/granules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "lockstep/forest/collocation.h"
+#include "lockstep/forest/hdf4_file.h"
+#include "lockstep/forest/hdf5_file.h"
+
+namespace lockstep::forest {
+namespace {
+
+constexpr int kBands = 16;
+// Counts from here on say why a pixel has no value (65533: saturated, ...).
+constexpr double kFirstFlag = 65528;
+
+Error bad(const std::string& message) {
+  return Error(ErrorCode::kInvalidInput, message);
+}
+
+double unix_days(int year, unsigned month, unsigned day) {
+  const std::chrono::sys_days days = std::chrono::year_month_day(
+      std::chrono::year(year),
+      std::chrono::month(month),
+      std::chrono::day(day));
+  return static_cast<double>(days.time_since_epoch().count());
+}
+
+// "A2014001.0012": year, day of the year, hour and minute.
+std::optional<std::string> time_in(const std::string& name) {
+  for (size_t at = 0; at + 13 <= name.size(); ++at) {
+    const std::string part = name.substr(at, 13);
+    bool fits = part[0] == 'A' && part[8] == '.';
+    for (const size_t i : {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12}) {
+      fits = fits && part[i] >= '0' && part[i] <= '9';
+    }
+    if (fits) {
+      return part;
+    }
+  }
+  return std::nullopt;
+}
+
+double begin_of(const std::string& time) {
+  const auto number = [&](size_t at, size_t count) {
+    return std::stoi(time.substr(at, count));
+  };
+  return (unix_days(number(1, 4), 1, 1) + number(5, 3) - 1) * 86400. +
+         number(9, 2) * 3600. + number(11, 2) * 60.;
+}
+
+// By the last part of a name, in whatever group.
+std::optional<Hdf5Set> set_named(
+    const Hdf5File& file,
+    const std::string& name) {
+  for (const auto& set : file.sets()) {
+    if (set.name == name || set.name.ends_with("/" + name)) {
+      return set;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string band_name(int band) {
+  return fmt::format("M{:02}", band);
+}
+
+Result<std::vector<os::Path>> files_in(
+    const os::Path& folder,
+    const std::string& ending,
+    const std::string& key) {
+  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(folder));
+  std::vector<os::Path> paths;
+  for (const auto& name : names) {
+    if (name.ends_with(ending)) {
+      paths.push_back(folder / name);
+    }
+  }
+  if (paths.empty()) {
+    return bad(
+        fmt::format("{}={}: no {} file there", key, folder.string(), ending));
+  }
+  return paths;
+}
+
+// yymmdd and the share of the day, as CALIPSO writes it.
+double calipso_time(double value) {
+  const double date = std::floor(value);
+  const auto number = static_cast<int>(date);
+  return (unix_days(
+              2000 + number / 10000,
+              static_cast<unsigned>(number / 100 % 100),
+              static_cast<unsigned>(number % 100)) +
+          (value - date)) *
+         86400;
+}
+
+// The column of a profile that stands for it: the middle of three places, the
+// uppermost of many layers.
+double at(const Hdf4Set& set, size_t profile, bool middle) {
+  const size_t columns =
+      set.shape.size() > 1 ? static_cast<size_t>(set.shape[1]) : 1;
+  return set.values[profile * columns + (middle ? columns / 2 : 0)];
+}
+
+Result<void> add_track(const os::Path& path, Track& track) {
+  LOCKSTEP_ASSIGN(const auto time, read_hdf4(path, "Profile_UTC_Time"));
+  LOCKSTEP_ASSIGN(const auto latitude, read_hdf4(path, "Latitude"));
+  LOCKSTEP_ASSIGN(const auto longitude, read_hdf4(path, "Longitude"));
+  LOCKSTEP_ASSIGN(
+      const auto flags, read_hdf4(path, "Feature_Classification_Flags"));
+  const size_t profiles = time.shape.empty() ? 0 : time.shape[0];
+  for (const auto* set : {&latitude, &longitude, &flags}) {
+    if (set->shape.empty() || set->shape[0] != profiles) {
+      return bad(
+          fmt::format(
+              "{}: its data sets differ in their number of profiles",
+              path.string()));
+    }
+  }
+  for (size_t i = 0; i < profiles; ++i) {
+    const double flag = at(flags, i, false);
+    if (flags.fill && flag == *flags.fill) {
+      continue;
+    }
+    track.time.push_back(calipso_time(at(time, i, true)));
+    track.latitude.push_back(at(latitude, i, true));
+    track.longitude.push_back(at(longitude, i, true));
+    track.flags.push_back(static_cast<uint32_t>(flag));
+  }
+  return {};
+}
+
+struct Band {
+  std::vector<double> counts;
+  double fill = std::numeric_limits<double>::quiet_NaN();
+  double highest = std::numeric_limits<double>::infinity();
+  double scale = 1;
+  double offset = 0;
+
+  // NaN for fill.
+  float value(size_t pixel) const {
+    const double count = counts[pixel];
+    if (!std::isfinite(count) || count == fill || count >= kFirstFlag ||
+        count > highest) {
+      return std::numeric_limits<float>::quiet_NaN();
+    }
+    return static_cast<float>(count * scale + offset);
+  }
+};
+
+Result<Band> read_band(
+    const Hdf5File& file,
+    const os::Path& path,
+    int band,
+    const Swath& swath) {
+  const auto set = set_named(file, band_name(band));
+  if (!set || set->shape != std::vector<uint64_t>{swath.rows, swath.columns}) {
+    return bad(
+        fmt::format(
+            "{}: no band {} of {} x {} pixels",
+            path.string(),
+            band_name(band),
+            swath.rows,
+            swath.columns));
+  }
+  Band result;
+  LOCKSTEP_ASSIGN(result.counts, file.read_doubles(set->name, 0, swath.rows));
+  const auto attribute = [&](const char* name, double otherwise) {
+    return file.attribute(set->name, name).value_or(otherwise);
+  };
+  result.fill = attribute("_FillValue", result.fill);
+  result.highest = attribute("valid_max", result.highest);
+  result.scale = attribute("scale_factor", 1);
+  result.offset = attribute("add_offset", 0);
+  return result;
+}
+
+Result<Swath> read_swath(const os::Path& path) {
+  LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
+  const auto latitude = set_named(file, "latitude");
+  const auto longitude = set_named(file, "longitude");
+  if (!latitude || !longitude || latitude->shape.size() != 2 ||
+      latitude->shape != longitude->shape) {
+    return bad(path.string() + ": no latitude and longitude of pixels");
+  }
+  Swath swath;
+  swath.rows = latitude->shape[0];
+  swath.columns = latitude->shape[1];
+  LOCKSTEP_ASSIGN(
+      swath.latitude, file.read_floats(latitude->name, 0, swath.rows));
+  LOCKSTEP_ASSIGN(
+      swath.longitude, file.read_floats(longitude->name, 0, swath.rows));
+  return swath;
+}
+
+}  // namespace
+
+Result<std::vector<Granule>> find_granules(
+    const CollocationOptions& options,
+    bool all) {
+  LOCKSTEP_ASSIGN(
+      const auto paths, files_in(options.viirs, ".nc", "collocate.viirs"));
+  std::vector<Granule> granules;
+  for (const auto& path : paths) {
+    const auto time = time_in(path.filename().string());
+    if (!time) {
+      return bad(
+          fmt::format(
+              "{}: no time like A2014001.0012 in its name", path.string()));
+    }
+    LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
+    if (!set_named(file, band_name(1))) {
+      continue;  // places alone
+    }
+    Granule granule{path, {}, *time, begin_of(*time)};
+    for (const auto& other : paths) {
+      if (time_in(other.filename().string()) != time) {
+        continue;
+      }
+      LOCKSTEP_ASSIGN(const auto places, Hdf5File::open(other));
+      if (set_named(places, "latitude")) {
+        granule.places = other;
+      }
+    }
+    if (granule.places.empty()) {
+      return bad(
+          fmt::format(
+              "{}: no file of {} has its latitude and longitude",
+              path.string(),
+              *time));
+    }
+    granule.rows = options.rows / (path.stem().string() + ".h5");
+    if (all || !os::real_files().exists(granule.rows)) {
+      granules.push_back(std::move(granule));
+    }
+  }
+  return granules;
+}
+
+Result<Track> read_tracks(const CollocationOptions& options) {
+  LOCKSTEP_ASSIGN(
+      const auto paths, files_in(options.calipso, ".hdf", "collocate.calipso"));
+  Track track;
+  for (const auto& path : paths) {
+    LOCKSTEP_TRY(add_track(path, track));
+  }
+  return track;
+}
+
+Result<CollocationCount> collocate_granule(
+    const Granule& granule,
+    const Track& track,
+    const CollocationOptions& options) {
+  LOCKSTEP_ASSIGN(const auto swath, read_swath(granule.places));
+  LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(granule.bands));
+  const SwathSearch search(swath);
+  CollocationCount count;
+  std::vector<size_t> pixels;
+  std::vector<int> phases;
+  const double end = granule.begin + to_seconds(options.window);
+  for (size_t i = 0; i < track.time.size(); ++i) {
+    if (track.time[i] < granule.begin || track.time[i] >= end) {
+      continue;
+    }
+    ++count.profiles;
+    if (const auto found = search.nearest(
+            track.latitude[i], track.longitude[i], options.kilometres)) {
+      pixels.push_back(found->pixel);
+      phases.push_back(cloud_phase(track.flags[i]));
+    }
+  }
+  count.near = pixels.size();
+  std::vector<Hdf5Column> columns;
+  std::vector<char> whole(pixels.size(), 1);
+  for (int band = 1; band <= kBands; ++band) {
+    LOCKSTEP_ASSIGN(
+        const auto values, read_band(file, granule.bands, band, swath));
+    auto& column = columns.emplace_back(Hdf5Column{band_name(band), {}});
+    for (size_t i = 0; i < pixels.size(); ++i) {
+      column.values.push_back(values.value(pixels[i]));
+      whole[i] = whole[i] && !std::isnan(column.values.back());
+    }
+  }
+  columns.push_back({"label", {phases.begin(), phases.end()}});
+  for (auto& column : columns) {
+    std::vector<float> kept;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      if (whole[i]) {
+        kept.push_back(column.values[i]);
+      }
+    }
+    column.values = std::move(kept);
+  }
+  count.rows = columns.back().values.size();
+  LOCKSTEP_TRY(write_hdf5(
+      granule.rows,
+      columns,
+      {{"granule", granule.time},
+       {"bands", granule.bands.filename().string()}}));
+  return count;
+}
+
+}  // namespace lockstep::forest

@@ -1,0 +1,54 @@
+#pragma once
+
+// This rank's share of a table, checked: rows with missing values are dropped
+// or refused, labels become classes or numbers. All ranks of a group call
+// together and end with the same error when one of them has any. Which rows a
+// table keeps, and their order, do not depend on the number of ranks.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/collective/communicator.h"
+#include "lockstep/forest/table_file.h"
+
+namespace lockstep::forest {
+
+// Which rows of a table that is split at random.
+enum class Part { kAll, kTraining, kHeldOut };
+
+struct LoadOptions {
+  bool regression = false;
+  bool drop_missing = false;  // else a missing value is an error
+  Part part = Part::kAll;
+  double held_out = .3;  // share of rows
+  uint64_t seed = 0;
+  // Accepted classes; empty: all that appear, sorted.
+  std::vector<std::string> classes{};
+};
+
+struct LoadedRows {
+  std::vector<std::string> features;
+  size_t num_rows = 0;  // here
+  uint64_t first_row = 0;
+  uint64_t total_rows = 0;
+  uint64_t dropped = 0;       // on all ranks
+  std::vector<float> values;  // row-major
+  // One of them.
+  std::vector<double> numbers;
+  std::vector<int32_t> classes;
+  std::vector<std::string> class_names{};
+};
+
+Result<LoadedRows> load_rows(
+    TableFile& file,
+    const LoadOptions& options,
+    collective::Communicator& group);
+
+// "3" for 3.0: how a numeric label is named.
+std::string label_text(double value);
+
+// The first error of any rank, on all.
+Result<void> agree(const Result<void>& own, collective::Communicator& group);
+
+}  // namespace lockstep::forest

@@ -1,0 +1,31 @@
+#include "lockstep/forest/granules.h"
+
+namespace lockstep::forest {
+namespace {
+
+Error absent() {
+  return Error(
+             ErrorCode::kInvalidInput, "this build reads no satellite granules")
+      .with_fix("install libhdf4-dev and libhdf5-dev and build again");
+}
+
+}  // namespace
+
+Result<std::vector<Granule>> find_granules(
+    const CollocationOptions& /*options*/,
+    bool /*all*/) {
+  return absent();
+}
+
+Result<Track> read_tracks(const CollocationOptions& /*options*/) {
+  return absent();
+}
+
+Result<CollocationCount> collocate_granule(
+    const Granule& /*granule*/,
+    const Track& /*track*/,
+    const CollocationOptions& /*options*/) {
+  return absent();
+}
+
+}  // namespace lockstep::forest

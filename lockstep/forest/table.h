@@ -1,0 +1,43 @@
+#pragma once
+
+// Rows in the forms a forest needs: as numbers when they are read, as bins
+// when trees are grown. Rows are sharded over ranks: a table holds those from
+// `first_row` on of `total_rows`. Plain values.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::forest {
+
+// What the label is: one of a set of classes, or a number in fixed point, so
+// that sums are exact in any order.
+struct Target {
+  std::vector<std::string> classes{};  // empty: regression
+  double offset = 0;                   // value = offset + fixed * step
+  double step = 1;
+  int num_classes() const { return static_cast<int>(classes.size()); }
+};
+
+// |fixed| stays within this: sums over 2^32 rows fit in 63 bits.
+inline constexpr int32_t kFixedRange = 1 << 29;
+
+struct BinnedTable {
+  size_t num_features = 0;
+  size_t num_rows = 0;  // here
+  uint64_t first_row = 0;
+  uint64_t total_rows = 0;
+  std::vector<uint8_t> bins;     // row-major, num_features a row
+  std::vector<int32_t> targets;  // class index or fixed-point value
+};
+
+// A view of rows that trees are grown from; `counts` is how often each row is
+// drawn.
+struct Block {
+  const uint8_t* bins = nullptr;
+  const int32_t* targets = nullptr;
+  const uint8_t* counts = nullptr;
+};
+
+}  // namespace lockstep::forest

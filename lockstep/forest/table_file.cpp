@@ -1,0 +1,219 @@
+#include "lockstep/forest/table_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lockstep/base/nearest.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::forest {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kEndings = {".csv", ".npy", ".h5", ".hdf5"};
+
+bool readable(const os::Path& path) {
+  return std::find(
+             kEndings.begin(),
+             kEndings.end(),
+             lower(path.extension().string())) != kEndings.end();
+}
+
+// Files of equal columns as one table.
+class Folder : public TableFile {
+ public:
+  explicit Folder(std::vector<std::unique_ptr<TableFile>> files)
+      : files_(std::move(files)) {
+    for (const auto& file : files_) {
+      starts_.push_back(rows_);
+      rows_ += file->num_rows();
+    }
+  }
+  const std::vector<std::string>& features() const override {
+    return files_.front()->features();
+  }
+  uint64_t num_rows() const override { return rows_; }
+  bool has_label() const override { return files_.front()->has_label(); }
+  bool has_text() const override { return files_.front()->has_text(); }
+  Result<RowBlock> read(uint64_t first, size_t count) override {
+    RowBlock block;
+    while (block.rows < count && first < rows_) {
+      const size_t i = file_of(first);
+      LOCKSTEP_ASSIGN(
+          const RowBlock more,
+          files_[i]->read(first - starts_[i], count - block.rows));
+      const auto append = [](auto& to, const auto& from) {
+        to.insert(to.end(), from.begin(), from.end());
+      };
+      append(block.features, more.features);
+      append(block.numbers, more.numbers);
+      append(block.texts, more.texts);
+      block.rows += more.rows;
+      first += more.rows;
+    }
+    return block;
+  }
+  std::string place(uint64_t row) const override {
+    const size_t i = file_of(row);
+    return files_[i]->place(row - starts_[i]);
+  }
+
+ private:
+  // The last that starts at or before the row: empty files have none.
+  size_t file_of(uint64_t row) const {
+    return static_cast<size_t>(
+        std::upper_bound(starts_.begin(), starts_.end(), row) -
+        starts_.begin() - 1);
+  }
+  std::vector<std::unique_ptr<TableFile>> files_;
+  std::vector<uint64_t> starts_;
+  uint64_t rows_ = 0;
+};
+
+Result<std::unique_ptr<TableFile>> open_folder(
+    const os::Path& path,
+    const TableOptions& options) {
+  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
+  std::vector<std::unique_ptr<TableFile>> files;
+  os::Path first;
+  for (const auto& name : names) {
+    if (!readable(name)) {
+      continue;
+    }
+    LOCKSTEP_ASSIGN(auto file, open_table(path / name, options));
+    if (!files.empty() && (file->features() != files.front()->features() ||
+                           file->has_text() != files.front()->has_text())) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "{}: its columns differ from those of {}",
+              (path / name).string(),
+              first.string()));
+    }
+    first = files.empty() ? path / name : first;
+    files.push_back(std::move(file));
+  }
+  if (files.empty()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{}: no table in this folder; accepted: {}",
+            path.string(),
+            ".csv, .npy, .h5, .hdf5"));
+  }
+  return std::make_unique<Folder>(std::move(files));
+}
+
+class Selected : public TableFile {
+ public:
+  Selected(
+      std::unique_ptr<TableFile> table,
+      std::vector<std::string> features,
+      std::vector<size_t> places)
+      : table_(std::move(table)),
+        features_(std::move(features)),
+        places_(std::move(places)) {}
+  const std::vector<std::string>& features() const override {
+    return features_;
+  }
+  uint64_t num_rows() const override { return table_->num_rows(); }
+  bool has_label() const override { return table_->has_label(); }
+  bool has_text() const override { return table_->has_text(); }
+  std::string place(uint64_t row) const override { return table_->place(row); }
+  Result<RowBlock> read(uint64_t first, size_t count) override {
+    LOCKSTEP_ASSIGN(RowBlock block, table_->read(first, count));
+    const size_t width = table_->features().size();
+    std::vector<float> chosen;
+    chosen.reserve(block.rows * places_.size());
+    for (size_t i = 0; i < block.rows; ++i) {
+      for (const size_t place : places_) {
+        chosen.push_back(block.features[i * width + place]);
+      }
+    }
+    block.features = std::move(chosen);
+    return block;
+  }
+
+ private:
+  std::unique_ptr<TableFile> table_;
+  std::vector<std::string> features_;
+  std::vector<size_t> places_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TableFile>> select_features(
+    std::unique_ptr<TableFile> table,
+    const std::vector<std::string>& features) {
+  if (table->features() == features) {
+    return table;
+  }
+  std::vector<size_t> places;
+  std::vector<std::string> absent;
+  const auto& there = table->features();
+  for (const auto& feature : features) {
+    const auto at = std::find(there.begin(), there.end(), feature);
+    places.push_back(static_cast<size_t>(at - there.begin()));
+    if (at == there.end()) {
+      absent.push_back(feature);
+    }
+  }
+  if (!absent.empty()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{}: no column '{}', which the forest was trained with",
+            table->place(0),
+            fmt::join(absent, "', '")));
+  }
+  return std::make_unique<Selected>(
+      std::move(table), features, std::move(places));
+}
+
+Result<std::unique_ptr<TableFile>> open_table(
+    const os::Path& path,
+    const TableOptions& options) {
+  std::error_code absent;
+  if (!fs::exists(path, absent)) {
+    return Error(
+        ErrorCode::kNotFound, fmt::format("{}: no such table", path.string()));
+  }
+  if (fs::is_directory(path, absent)) {
+    return open_folder(path, options);
+  }
+  const std::string ending = lower(path.extension().string());
+  if (ending == ".csv") {
+    return open_csv(path, options);
+  }
+  if (ending == ".npy") {
+    return open_npy(path, options);
+  }
+  if (ending == ".h5" || ending == ".hdf5") {
+    return open_hdf5(path, options);
+  }
+  return Error(
+      ErrorCode::kInvalidInput,
+      fmt::format(
+          "{}: '{}' is not a table; accepted: .csv, .npy, .h5, .hdf5",
+          path.string(),
+          ending));
+}
+
+Error no_label(
+    const os::Path& path,
+    const std::string& label,
+    const std::vector<std::string>& columns) {
+  return Error(
+      ErrorCode::kInvalidInput,
+      fmt::format(
+          "data.label={}: {} has no such column; {}",
+          label,
+          path.string(),
+          suggest(label, columns)));
+}
+
+}  // namespace lockstep::forest

@@ -1,0 +1,231 @@
+#include "lockstep/forest/table_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/collective/group_fixture.h"
+#include "lockstep/forest/fit.h"
+#include "lockstep/forest/load.h"
+#include "lockstep/forest/made_table_test.h"
+#include "lockstep/forest/model_file.h"
+#include "lockstep/forest/training_set.h"
+#include "lockstep/record/temporary_folder_test.h"
+
+namespace lockstep::forest {
+namespace {
+
+using collective::Mode;
+using collective::run_group;
+using testing::HasSubstr;
+
+class TableTest : public testing::Test {
+ protected:
+  os::Path write(const std::string& name, const std::string& text) {
+    const auto path = folder_.path() / name;
+    EXPECT_TRUE(os::real_files().write_atomic(path, text));
+    return path;
+  }
+  std::string open_error(const os::Path& path, const std::string& label) {
+    const auto table = open_table(path, {.label = label});
+    return table ? "" : table.error().to_string();
+  }
+  std::string load_error(const os::Path& path, const LoadOptions& options) {
+    auto table = open_table(path, {});
+    EXPECT_TRUE(table);
+    auto group = collective::make_single();
+    auto rows = load_rows(**table, options, *group);
+    if (!rows) {
+      return rows.error().to_string();
+    }
+    const auto set = make_training_set(std::move(*rows), 256, 1, *group);
+    return set ? "" : set.error().to_string();
+  }
+  record::TemporaryFolder folder_;
+};
+
+TEST_F(TableTest, CsvGivesFeaturesAndLabels) {
+  const auto path = write(
+      "a.csv", "x,\"label\",y\r\n1.5,cat,-2\r\n+3e2,dog,\n\"4\",cat,NA\n\n");
+  auto table = open_table(path, {});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_EQ((*table)->features(), (std::vector<std::string>{"x", "y"}));
+  ASSERT_EQ((*table)->num_rows(), 3U);
+  const auto block = (*table)->read(0, 10);
+  ASSERT_TRUE(block) << block.error().to_string();
+  EXPECT_EQ(block->texts, (std::vector<std::string>{"cat", "dog", "cat"}));
+  EXPECT_EQ(block->features[2], 300);
+  EXPECT_TRUE(std::isnan(block->features[3]));
+  const auto last = (*table)->read(2, 1);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->features[0], 4);
+}
+
+TEST_F(TableTest, CsvErrorsNameThePlace) {
+  const auto path = write("a.csv", "x,class,y\n1,0,2\n1,0,two\n");
+  EXPECT_THAT(open_error(path, "clas"), HasSubstr("did you mean 'class'"));
+  auto table = open_table(path, {.label = "class"});
+  EXPECT_THAT(
+      (*table)->read(0, 9).error().to_string(),
+      HasSubstr("a.csv:3: column 'y': 'two' is not a number"));
+  table = open_table(write("b.csv", "x,label\n1,2\n3\n"), {});
+  EXPECT_THAT(
+      (*table)->read(0, 9).error().to_string(), HasSubstr("b.csv:3: 1 col"));
+  table = open_table(write("c.csv", "x,label\n1,2,3\n"), {});
+  EXPECT_THAT(
+      (*table)->read(0, 9).error().to_string(), HasSubstr("more columns"));
+  EXPECT_THAT(open_error(write("d.csv", ""), "label"), HasSubstr("no header"));
+  EXPECT_THAT(
+      open_error(write("e.txt", "x"), "label"), HasSubstr("accepted: .csv"));
+  EXPECT_THAT(
+      open_error(folder_.path() / "none.csv", "label"), HasSubstr("no such"));
+}
+
+TEST_F(TableTest, BadRowsAreRefusedOrDropped) {
+  const auto path = write("a.csv", "x,label\n1,a\nnan,b\n2,b\n3,a\n");
+  EXPECT_THAT(
+      load_error(path, {}), HasSubstr("a.csv:3: column 'x' has no number"));
+  EXPECT_EQ(load_error(path, {.drop_missing = true}), "");
+  EXPECT_THAT(
+      load_error(path, {.drop_missing = true, .classes = {"a", "c"}}),
+      HasSubstr("a.csv:4: label 'b' is not one of the classes; accepted: a"));
+  EXPECT_THAT(
+      load_error(path, {.regression = true, .drop_missing = true}),
+      HasSubstr("labels are words"));
+  EXPECT_THAT(
+      load_error(write("b.csv", "x,label\n1,a\n"), {}),
+      HasSubstr("1 rows to learn from"));
+  EXPECT_THAT(
+      load_error(write("c.csv", "x,label\n1,a\n2,a\n"), {}),
+      HasSubstr("every label is 'a'"));
+  EXPECT_THAT(
+      load_error(write("d.csv", "x,label\n1,7\n2,7\n"), {.regression = true}),
+      HasSubstr("every label is 7"));
+}
+
+TEST_F(TableTest, DamagedNpyIsAnError) {
+  EXPECT_THAT(
+      open_error(write("a.npy", "no numpy file"), "label"),
+      HasSubstr("not an NPY file"));
+  std::string header =
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }\n";
+  const auto file = [&](const std::string& text, size_t numbers) {
+    std::string bytes("\x93NUMPY\x01\x00", 8);
+    bytes.push_back(static_cast<char>(text.size()));
+    bytes.push_back(0);
+    return bytes + text + std::string(numbers * 4, '\0');
+  };
+  EXPECT_EQ(open_error(write("b.npy", file(header, 6)), "label"), "");
+  EXPECT_THAT(
+      open_error(write("b.npy", file(header, 5)), "label"),
+      HasSubstr("cut off"));
+  EXPECT_THAT(
+      open_error(write("c.npy", file(header, 6)), "2"),
+      HasSubstr("columns 0 to 1"));
+  header.replace(header.find("<f4"), 3, "<c8");
+  EXPECT_THAT(
+      open_error(write("d.npy", file(header, 6)), "label"),
+      HasSubstr("accepted: f4"));
+}
+
+TEST_F(TableTest, FoldersAreOneTable) {
+  write("a.csv", "x,label\n1,0\n2,1\n");
+  write("b.csv", "x,label\n");
+  write("c.csv", "x,label\n3,1\n");
+  auto table = open_table(folder_.path(), {});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_EQ((*table)->num_rows(), 3U);
+  const auto block = (*table)->read(1, 5);
+  EXPECT_EQ(block->features, (std::vector<float>{2, 3}));
+  write("d.csv", "z,label\n3,1\n");
+  EXPECT_THAT(open_error(folder_.path(), "label"), HasSubstr("columns differ"));
+}
+
+TEST_F(TableTest, RanksReadTheSameRowsAndEdges) {
+  std::string text = "x,y,label\n";
+  for (int i = 0; i < 500; ++i) {
+    text += std::to_string(i * 37 % 211) + "," +
+            (i % 50 == 3 ? std::string() : std::to_string(i % 17)) + ",c" +
+            std::to_string(i % 3) + "\n";
+  }
+  const auto path = write("a.csv", text);
+  const LoadOptions options = {
+      .drop_missing = true, .part = Part::kTraining, .held_out = .25};
+  const auto load = [&](collective::Communicator& group) {
+    auto table = open_table(path, {});
+    auto rows = load_rows(**table, options, group);
+    auto set = make_training_set(std::move(*rows), 32, 1, group);
+    set->table = gather_table(set->table, group);
+    return std::move(*set);
+  };
+  auto single = collective::make_single();
+  const auto one = load(*single);
+  EXPECT_GT(one.table.num_rows, 340U);
+  EXPECT_LT(one.table.num_rows, 400U);
+  run_group({Mode::kThreads, 3}, [&](collective::Communicator& group) {
+    const auto set = load(group);
+    EXPECT_EQ(set.table.bins, one.table.bins);
+    EXPECT_EQ(set.table.targets, one.table.targets);
+    EXPECT_EQ(set.forest.binning.edges(0), one.forest.binning.edges(0));
+    EXPECT_EQ(set.forest.target.classes, one.forest.target.classes);
+  });
+}
+
+TEST_F(TableTest, AnErrorOfOneRankIsAnErrorOfAll) {
+  const auto path = write("a.csv", "x,label\n1,a\n2,b\n3,a\nbad,b\n");
+  run_group({Mode::kThreads, 2}, [&](collective::Communicator& group) {
+    auto table = open_table(path, {});
+    const auto rows = load_rows(**table, {}, group);
+    ASSERT_FALSE(rows);
+    EXPECT_THAT(rows.error().to_string(), HasSubstr("a.csv:5"));
+  });
+}
+
+TEST_F(TableTest, ModelsComeBackAsTheyWere) {
+  const auto made = make_table(300, 4, 3);
+  auto group = collective::make_single();
+  Forest forest;
+  forest.features = {"a", "b", "c, d", "e"};
+  forest.target = made.target;
+  forest.binning = Binning({{1, 2.5}, {}, {3}, {4, 5, 6}});
+  forest.trees = grow_trees(made.table, made.target, {.trees = 3}, *group);
+  const auto path = folder_.path() / "m.safetensors";
+  ASSERT_TRUE(write_model(os::real_files(), path, forest, {{"k", "v"}}));
+  const auto read = read_model(path);
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_EQ(read->trees, forest.trees);
+  EXPECT_EQ(read->features, forest.features);
+  EXPECT_EQ(read->target.classes, forest.target.classes);
+  EXPECT_EQ(read->binning.edges(3), forest.binning.edges(3));
+}
+
+TEST_F(TableTest, DamagedModelsAreErrors) {
+  const auto made = make_table(100, 4, 2);
+  auto group = collective::make_single();
+  Forest forest;
+  forest.features = {"a", "b", "c", "d"};
+  forest.target = made.target;
+  forest.binning = Binning(std::vector<std::vector<float>>(4));
+  forest.trees = grow_trees(made.table, made.target, {.trees = 1}, *group);
+  const auto path = folder_.path() / "m.safetensors";
+  const auto expect_broken = [&](const Forest& broken) {
+    ASSERT_TRUE(write_model(os::real_files(), path, broken, {}));
+    EXPECT_FALSE(read_model(path));
+  };
+  auto loop = forest;
+  loop.trees[0].nodes[0].link = 0;
+  expect_broken(loop);
+  auto feature = forest;
+  feature.trees[0].nodes[0].feature = 4;
+  expect_broken(feature);
+  auto values = forest;
+  values.trees[0].values.resize(2);
+  expect_broken(values);
+  ASSERT_TRUE(
+      os::real_files().write_atomic(path, "not a model at all, only text"));
+  EXPECT_FALSE(read_model(path));
+}
+
+}  // namespace
+}  // namespace lockstep::forest

@@ -1,0 +1,242 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+
+#include "lockstep/forest/table_file.h"
+
+namespace lockstep::forest {
+namespace {
+
+Error bad(const std::string& message) {
+  return Error(ErrorCode::kInvalidInput, message);
+}
+
+// What stands behind 'key': in the header's Python dictionary.
+std::string_view value_of(std::string_view header, std::string_view key) {
+  const size_t at = header.find(fmt::format("'{}':", key));
+  if (at == std::string_view::npos) {
+    return {};
+  }
+  auto rest = header.substr(at + key.size() + 3);
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  return rest;
+}
+
+using Convert = double (*)(const std::byte*);
+
+template <class T>
+double convert(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return static_cast<double>(value);
+}
+
+Convert converter(std::string_view type) {
+  const std::pair<std::string_view, Convert> kinds[] = {
+      {"<f4", convert<float>},
+      {"<f8", convert<double>},
+      {"|i1", convert<int8_t>},
+      {"|u1", convert<uint8_t>},
+      {"|b1", convert<uint8_t>},
+      {"<i2", convert<int16_t>},
+      {"<u2", convert<uint16_t>},
+      {"<i4", convert<int32_t>},
+      {"<u4", convert<uint32_t>},
+      {"<i8", convert<int64_t>},
+      {"<u8", convert<uint64_t>}};
+  for (const auto& [name, use] : kinds) {
+    if (name == type) {
+      return use;
+    }
+  }
+  return nullptr;
+}
+
+// A mapped array of numbers, one or two axes, rows one after the other.
+struct Array {
+  os::MappedFile file;
+  const std::byte* data = nullptr;
+  uint64_t rows = 0;
+  uint64_t columns = 1;
+  size_t size = 0;  // of a number
+  bool is_float = false;
+  Convert number = nullptr;
+};
+
+Result<Array> open_array(const os::Path& path) {
+  LOCKSTEP_ASSIGN(auto file, os::MappedFile::open(path));
+  const auto bytes = file.bytes();
+  const std::string name = path.string();
+  if (bytes.size() < 12 || std::memcmp(bytes.data(), "\x93NUMPY", 6) != 0) {
+    return bad(name + ": not an NPY file");
+  }
+  const bool long_header = std::to_integer<int>(bytes[6]) >= 2;
+  uint32_t length = 0;
+  std::memcpy(&length, bytes.data() + 8, long_header ? 4 : 2);
+  const size_t begin = long_header ? 12 : 10;
+  if (length > bytes.size() - begin) {
+    return bad(name + ": cut off within its header");
+  }
+  const std::string_view header(
+      reinterpret_cast<const char*>(bytes.data()) + begin, length);
+  const auto descr = value_of(header, "descr");
+  const auto type = descr.size() > 4 ? descr.substr(1, 3) : std::string_view();
+  Array array{std::move(file)};
+  array.number = converter(type);
+  if (array.number == nullptr || descr.substr(4, 1) != "'") {
+    return bad(
+        fmt::format(
+            "{}: numbers of type {}; accepted: f4 f8 i1-i8 u1-u8, "
+            "little-endian",
+            name,
+            descr.substr(0, descr.find(','))));
+  }
+  if (value_of(header, "fortran_order").starts_with("True")) {
+    return bad(name + ": columns lie together; save it with rows together");
+  }
+  const auto shape = value_of(header, "shape");
+  std::vector<uint64_t> axes;
+  for (size_t at = 1; at < shape.size() && shape[at] != ')'; ++at) {
+    uint64_t value = 0;
+    const auto [end, error] =
+        std::from_chars(shape.data() + at, shape.data() + shape.size(), value);
+    if (error == std::errc()) {
+      axes.push_back(value);
+      at = static_cast<size_t>(end - shape.data());
+      if (shape[at] == ')') {
+        break;
+      }
+    }
+  }
+  if (axes.empty() || axes.size() > 2) {
+    return bad(fmt::format("{}: {} axes; accepted: 1 or 2", name, axes.size()));
+  }
+  array.rows = axes[0];
+  array.columns = axes.size() == 2 ? axes[1] : 1;
+  array.size = static_cast<size_t>(type[2] - '0');
+  array.is_float = type == "<f4";
+  array.data = array.file.bytes().data() + begin + length;
+  const size_t there = array.file.bytes().size() - begin - length;
+  if (array.columns == 0 || array.rows > there / array.columns / array.size) {
+    return bad(
+        fmt::format(
+            "{}: {} x {} numbers need more than the {} bytes there; the file "
+            "is cut off",
+            name,
+            array.rows,
+            array.columns,
+            there));
+  }
+  return array;
+}
+
+class Npy : public TableFile {
+ public:
+  Npy(os::Path path, Array array, int64_t label, std::optional<Array> labels)
+      : path_(std::move(path)),
+        array_(std::move(array)),
+        label_(label),
+        labels_(std::move(labels)) {
+    for (int64_t i = 0; i < static_cast<int64_t>(array_.columns); ++i) {
+      if (i != label_) {
+        features_.push_back(std::to_string(i));
+      }
+    }
+  }
+  const std::vector<std::string>& features() const override {
+    return features_;
+  }
+  uint64_t num_rows() const override { return array_.rows; }
+  bool has_label() const override { return label_ >= 0 || labels_; }
+  std::string place(uint64_t row) const override {
+    return fmt::format("{}: row {}", path_.string(), row);
+  }
+  Result<RowBlock> read(uint64_t first, size_t count) override {
+    RowBlock block;
+    if (first >= array_.rows) {
+      return block;
+    }
+    block.rows = std::min<uint64_t>(count, array_.rows - first);
+    block.features.resize(block.rows * features_.size());
+    const size_t row_bytes = array_.columns * array_.size;
+    float* out = block.features.data();
+    for (size_t i = 0; i < block.rows; ++i) {
+      const std::byte* row = array_.data + (first + i) * row_bytes;
+      if (array_.is_float && label_ < 0) {
+        std::memcpy(out, row, row_bytes);
+        out += array_.columns;
+      } else {
+        for (size_t c = 0; c < array_.columns; ++c) {
+          const double value = array_.number(row + c * array_.size);
+          if (static_cast<int64_t>(c) == label_) {
+            block.numbers.push_back(value);
+          } else {
+            *out++ = static_cast<float>(value);
+          }
+        }
+      }
+      if (labels_) {
+        block.numbers.push_back(
+            labels_->number(labels_->data + (first + i) * labels_->size));
+      }
+    }
+    return block;
+  }
+
+ private:
+  os::Path path_;
+  Array array_;
+  int64_t label_;
+  std::optional<Array> labels_;
+  std::vector<std::string> features_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TableFile>> open_npy(
+    const os::Path& path,
+    const TableOptions& options) {
+  LOCKSTEP_ASSIGN(auto array, open_array(path));
+  const auto columns = static_cast<int64_t>(array.columns);
+  int64_t label = -1;
+  std::optional<Array> labels;
+  if (options.label.ends_with(".npy")) {
+    LOCKSTEP_ASSIGN(labels, open_array(options.label));
+    if (labels->rows != array.rows || labels->columns != 1) {
+      return bad(
+          fmt::format(
+              "data.label={}: {} x {} numbers for the {} rows of {}",
+              options.label,
+              labels->rows,
+              labels->columns,
+              array.rows,
+              path.string()));
+    }
+  } else if (!options.label.empty()) {
+    // The default name is not a number: the last column then.
+    const auto text = options.label == "label" ? "-1" : options.label;
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), label);
+    if (error != std::errc() || end != text.data() + text.size() ||
+        label < -columns || label >= columns) {
+      return bad(
+          fmt::format(
+              "data.label={}: {} has columns 0 to {} (-1: the last), or name "
+              "a .npy of labels",
+              options.label,
+              path.string(),
+              columns - 1));
+    }
+    label = label < 0 ? label + columns : label;
+  }
+  if (columns - (label >= 0 ? 1 : 0) < 1) {
+    return bad(path.string() + ": no column but the label");
+  }
+  return std::make_unique<Npy>(
+      path, std::move(array), label, std::move(labels));
+}
+
+}  // namespace lockstep::forest
