@@ -38,8 +38,13 @@ struct Slot {
 
 // What a thread needs to itself.
 struct Hand {
-  explicit Hand(const ResizeOptions& options) : resizer(options) {}
+  explicit Hand(const BatchQueueOptions& options) : resizer(options.resize) {
+    if (options.small) {
+      small.emplace(*options.small);
+    }
+  }
   Resizer resizer;
+  std::optional<Resizer> small;
   RawImage image;
 };
 
@@ -67,6 +72,7 @@ struct BatchQueue::Impl {
   BatchQueueOptions options;
   Allocate allocate;
   int64_t image_floats = 0;
+  int64_t small_floats = 0;
   size_t image_pixels = 0;
 
   // Consumer only.
@@ -103,6 +109,12 @@ struct BatchQueue::Impl {
             hand.image,
             flip,
             slot.memory.images + static_cast<int64_t>(i) * image_floats);
+        if (hand.small) {
+          hand.small->run(
+              hand.image,
+              flip,
+              slot.memory.small + static_cast<int64_t>(i) * small_floats);
+        }
       }
       slot.memory.labels[i] = dataset->label(index);
     }
@@ -159,7 +171,7 @@ struct BatchQueue::Impl {
   }
 
   void run_worker() {
-    Hand hand(options.resize);
+    Hand hand(options);
     std::unique_lock lock(mutex);
     while (true) {
       std::shared_ptr<Slot> slot;
@@ -239,12 +251,16 @@ BatchQueue::BatchQueue(
   impl_->allocate = std::move(allocate);
   impl_->image_floats = static_cast<int64_t>(options.resize.height) *
                         options.resize.width * impl_->dataset->channels();
+  if (options.small) {
+    impl_->small_floats = static_cast<int64_t>(options.small->height) *
+                          options.small->width * impl_->dataset->channels();
+  }
   const auto size = impl_->dataset->image_size();
   impl_->image_pixels = static_cast<size_t>(size.height) *
                         static_cast<size_t>(size.width) *
                         static_cast<size_t>(impl_->dataset->channels());
   LOCKSTEP_CHECK(!options.pixels || impl_->image_pixels > 0);
-  impl_->own_hand.emplace(options.resize);  // also checks the options
+  impl_->own_hand.emplace(options);  // also checks the options
   SignalsBlocked blocked;
   std::lock_guard lock(impl_->mutex);  // workers look at threads.size()
   for (int i = 0; i < options.workers; ++i) {

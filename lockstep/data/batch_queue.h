@@ -19,6 +19,7 @@ namespace lockstep::data {
 
 struct BatchMemory {
   float* images = nullptr;
+  float* small = nullptr;     // beside them, where the queue is asked for it
   uint8_t* pixels = nullptr;  // instead, where the queue gives pixels
   int64_t* labels = nullptr;
   std::shared_ptr<void> owner;  // keeps both alive
@@ -27,6 +28,8 @@ struct BatchMemory {
 
 struct BatchQueueOptions {
   ResizeOptions resize;
+  // The same images once more in another size, each from the original.
+  std::optional<ResizeOptions> small;
   bool flip = false;  // random, by seed, epoch and sample
   // Pixels as the data set has them, unchanged, instead of floats; it must
   // have one size of images.

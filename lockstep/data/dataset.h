@@ -43,6 +43,10 @@ class Dataset {
   virtual std::vector<std::string> classes() const = 0;
   virtual int64_t label(int64_t index) const = 0;
   virtual void read(int64_t index, RawImage& image) const = 0;
+  // For messages: its file, where it has one of its own.
+  virtual std::string name(int64_t index) const {
+    return std::to_string(index);
+  }
 };
 
 struct DatasetOptions {

@@ -36,6 +36,9 @@ class ImageFolder final : public Dataset {
     const Entry& entry = entries_.at(static_cast<size_t>(index));
     decode_image(read_file(entry.path), entry.path, image);
   }
+  std::string name(int64_t index) const override {
+    return entries_.at(static_cast<size_t>(index)).path;
+  }
 
  private:
   std::vector<Entry> entries_;

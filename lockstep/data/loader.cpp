@@ -23,6 +23,12 @@ void expect(bool good, const char* key, int64_t value, const char* accepted) {
   }
 }
 
+Dataset::Size size_of(const LoaderOptions& options) {
+  return {
+      options.image_height != 0 ? options.image_height : options.image_size,
+      options.image_width != 0 ? options.image_width : options.image_size};
+}
+
 void validate(const Dataset* dataset, const LoaderOptions& options) {
   if (dataset == nullptr || dataset->size() < 1) {
     throw DataError("the data set is empty");
@@ -34,6 +40,24 @@ void validate(const Dataset* dataset, const LoaderOptions& options) {
       "image_size",
       options.image_size,
       "1 to 65536");
+  const auto side = size_of(options);
+  expect(
+      side.height >= 1 && side.height <= 65536,
+      "image_height",
+      side.height,
+      "1 to 65536");
+  expect(
+      side.width >= 1 && side.width <= 65536,
+      "image_width",
+      side.width,
+      "1 to 65536");
+  expect(
+      options.shrink == 0 ||
+          (options.shrink > 0 && side.height % options.shrink == 0 &&
+           side.width % options.shrink == 0 && !options.pixels),
+      "shrink",
+      options.shrink,
+      "0, or what divides height and width of images that are resized here");
   expect(
       options.workers >= 0 && options.workers <= 1024,
       "workers",
@@ -61,12 +85,17 @@ ShardOptions shard_options(const Dataset& data, const LoaderOptions& options) {
 
 BatchQueueOptions queue_options(const LoaderOptions& options) {
   BatchQueueOptions result;
-  result.resize.height = options.image_size;
-  result.resize.width = options.image_size;
+  result.resize.height = size_of(options).height;
+  result.resize.width = size_of(options).width;
   result.resize.resize = options.resize;
   result.resize.mean = options.mean;
   result.resize.stddev = options.stddev;
   result.resize.channels_last = options.channels_last;
+  if (options.shrink > 0) {
+    result.small = result.resize;
+    result.small->height /= options.shrink;
+    result.small->width /= options.shrink;
+  }
   result.flip = options.flip;
   result.pixels = options.pixels;
   result.seed = options.seed;
@@ -141,6 +170,17 @@ struct Loader::Impl {
         {count}, at::TensorOptions().dtype(at::kLong).pinned_memory(pinned));
     batch->size = count;
     BatchMemory memory;
+    if (options.shrink > 0) {
+      batch->small = at::empty(
+          {count,
+           channels,
+           size.height / options.shrink,
+           size.width / options.shrink},
+          at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned),
+          options.channels_last ? at::MemoryFormat::ChannelsLast
+                                : at::MemoryFormat::Contiguous);
+      memory.small = batch->small.data_ptr<float>();
+    }
     if (options.pixels) {
       memory.pixels = batch->images.data_ptr<uint8_t>();
     } else {
@@ -176,9 +216,7 @@ Loader::Loader(
             dataset->size(),
             options.world));
   }
-  impl.size = options.pixels
-                  ? dataset->image_size()
-                  : Dataset::Size{options.image_size, options.image_size};
+  impl.size = options.pixels ? dataset->image_size() : size_of(options);
   if (impl.size.height < 1) {
     throw DataError(
         "images of different sizes cannot stay as they are: resize them in "

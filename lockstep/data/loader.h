@@ -17,8 +17,9 @@
 namespace lockstep::data {
 
 struct Batch {
-  at::Tensor images;  // [n, c, h, w], float32, normalised; or uint8
-  at::Tensor labels;  // [n], int64
+  at::Tensor images;   // [n, c, h, w], float32, normalised; or uint8
+  at::Tensor labels;   // [n], int64
+  at::Tensor small{};  // with LoaderOptions::shrink: [n, c, h / s, w / s]
   int64_t size = 0;
   int64_t all = 0;  // samples of the batches of all ranks together
 };
@@ -26,6 +27,11 @@ struct Batch {
 struct LoaderOptions {
   int64_t batch_size = 1;
   int image_size = 64;
+  int image_height = 0;  // 0: image_size
+  int image_width = 0;   // 0: image_size
+  // Also gives each image `shrink` times smaller, made from the original by the
+  // same resize; it divides height and width. 0: not.
+  int shrink = 0;
   Resize resize = Resize::kBilinear;
   // (pixel / 255 - mean) / std by channel; .5 and .5 give [-1, 1].
   std::array<float, 3> mean = {.5f, .5f, .5f};

@@ -162,6 +162,29 @@ TEST(LoaderTest, BadOptionsAreNamed) {
   EXPECT_THAT(message(options), ::testing::HasSubstr("data.workers = -1"));
 }
 
+TEST(LoaderTest, GivesEachImageSmallerToo) {
+  LoaderOptions options = small();
+  options.image_height = 32;
+  options.image_width = 16;
+  options.shrink = 4;
+  options.flip = true;
+  Loader loader(synthetic(20), options);
+  LoaderOptions direct = options;
+  direct.image_height = 8;
+  direct.image_width = 4;
+  direct.shrink = 0;
+  Loader reference(synthetic(20), direct);
+  loader.start(1);
+  reference.start(1);
+  while (auto batch = loader.next()) {
+    EXPECT_EQ(batch->images.size(2), 32);
+    EXPECT_EQ(batch->images.size(3), 16);
+    EXPECT_TRUE(at::equal(batch->small, reference.next()->images));
+  }
+  options.shrink = 3;
+  EXPECT_THROW(Loader(synthetic(20), options), DataError);
+}
+
 TEST(LoaderTest, LastBatchDroppedWhenAsked) {
   LoaderOptions options = small();
   options.drop_last = true;
