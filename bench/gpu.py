@@ -1,7 +1,7 @@
 """make bench-gpu: each row of the table of docs/benchmarks.md (GPU), ours beside
 PyTorch eager and torch.compile, all measured in this run on this GPU.
 
-    LOCKSTEP_BUILD=build-cuda python3 bench/gpu.py [--only vit,largest,dcgan,profile]
+    LOCKSTEP_BUILD=build-cuda python3 bench/gpu.py [--only vit,largest,dcgan,esrgan,profile]
                                                    [--root DIR] [--out FILE]
 
 Ours is lockstep-train itself: loader, loop, events and all; its steps are
@@ -144,6 +144,25 @@ def measure_dcgan(table, root):
                   compiled.get("step_ms"), required, larger=False, unit="ms a step")
 
 
+def measure_esrgan(table, batch=16, required=260):
+    """The full phase at HR 128 with VGG19, whose weights are random."""
+    from esrgan import write_vgg
+
+    with tempfile.TemporaryDirectory() as folder:
+        vgg = pathlib.Path(folder) / "vgg19.safetensors"
+        write_vgg(vgg)
+        mine = ours(["esrgan", "data=synthetic", "data.length=4096",
+                     f"data.batch_size={batch}", "data.workers=12",
+                     f"model.vgg={vgg}", "warmup_batches=0", "sample_interval=0",
+                     "validation_samples=0", "trainer.device=cuda",
+                     "trainer.precision=bf16", "trainer.max_steps=150",
+                     "trainer.log_every=1000"], 30)
+    eager = peer("esrgan", "--batch", batch, "--steps", 30)
+    compiled = peer("esrgan", "--batch", batch, "--steps", 30, "--compile")
+    table.add(f"esrgan/b{batch}", mine.get("rate", 0), eager.get("samples_per_second"),
+              compiled.get("samples_per_second"), required, unit="samples/s")
+
+
 def measure_profile(batch=2048):
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace.json"
@@ -164,7 +183,7 @@ def measure_profile(batch=2048):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="vit,dcgan,largest,profile")
+    parser.add_argument("--only", default="vit,dcgan,esrgan,largest,profile")
     parser.add_argument("--root", default="")
     parser.add_argument("--out", default="")
     options = parser.parse_args()
@@ -179,6 +198,8 @@ def main():
             measure_vit(table, root)
         if "dcgan" in chosen:
             measure_dcgan(table, root)
+        if "esrgan" in chosen:
+            measure_esrgan(table)
         if "largest" in chosen:
             measure_largest(table, root)
         if "profile" in chosen:

@@ -180,6 +180,25 @@ def dcgan(batch, steps, compiled):
     return {"step_ms": seconds * 1e3, "samples_per_second": batch / seconds}
 
 
+def esrgan(batch, steps, compiled):
+    """The full phase at HR 128, VGG19 included."""
+    from peer_esrgan import Discriminator, Generator, Step, make_vgg
+
+    torch.manual_seed(0)
+    last = torch.channels_last
+    networks = [
+        module.to(DEVICE, memory_format=last)
+        for module in (Generator(), Discriminator(), make_vgg())]
+    adam = [torch.optim.Adam(m.parameters(), 2e-4, fused=True) for m in networks[:2]]
+    if compiled:
+        networks = [torch.compile(module) for module in networks]
+    step = Step(*networks, adam, lambda: torch.autocast(DEVICE, torch.bfloat16))
+    high = torch.randn(batch, 3, 128, 128, device=DEVICE).to(memory_format=last)
+    low = torch.randn(batch, 3, 32, 32, device=DEVICE).to(memory_format=last)
+    seconds = timed(lambda: step(low, high), steps)
+    return {"step_ms": seconds * 1e3, "samples_per_second": batch / seconds}
+
+
 def read_cifar(root, names):
     rows = numpy.concatenate([
         numpy.fromfile(pathlib.Path(root) / name, numpy.uint8).reshape(-1, 3073)
@@ -262,7 +281,7 @@ def gemm():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["vit", "largest", "dcgan", "train", "gemm"])
+    parser.add_argument("what", choices=["vit", "largest", "dcgan", "esrgan", "train", "gemm"])
     parser.add_argument("--batch", type=int, default=384)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--compile", action="store_true")
@@ -283,6 +302,8 @@ def main():
         result = largest()
     elif options.what == "dcgan":
         result = dcgan(options.batch, options.steps, options.compile)
+    elif options.what == "esrgan":
+        result = esrgan(options.batch, options.steps, options.compile)
     elif options.what == "train":
         result = train(options)
     else:

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
-def parse_arguments(description, batch_size, image_size, steps):
+def parse_arguments(description, batch_size, image_size, steps, more=None):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--batch-size", type=int, default=batch_size, help="a rank")
     parser.add_argument("--steps", type=int, default=steps)
@@ -34,6 +34,8 @@ def parse_arguments(description, batch_size, image_size, steps):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--out", help="file for the result of rank 0; else stdout")
+    if more:
+        more(parser)
     return parser.parse_args()
 
 

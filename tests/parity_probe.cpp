@@ -4,10 +4,11 @@
 //   parity_probe IN.safetensors OUT.safetensors
 //
 // IN: "init.<name>" for every parameter and buffer; for dcgan "real" and
-// "noise", for vit "images" and "labels", each [steps, batch, ...]; the options
-// as metadata. OUT: "forward.*" of the first batch with the initial weights,
-// "grad.<name>" after step 1, "metrics" [steps, k], "final.<name>" (of vit with
-// several steps), and "counts": parameters and elements reduced.
+// "noise", for vit "images" and "labels", for esrgan "low" and "high", each
+// [steps, batch, ...]; the options as metadata. OUT: "forward.*" of the first
+// batch with the initial weights, "grad.<name>" after step 1, "metrics" [steps,
+// k], "final.<name>" (of vit with several steps), and "counts": parameters and
+// elements reduced.
 //
 // vit also runs as one of several ranks (RANK, WORLD_SIZE and so on), each on
 // its share of the batch, with "strategy" ddp or fsdp: rank 0 writes the mean
@@ -23,6 +24,7 @@
 #include "lockstep/os/process.h"
 #include "lockstep/parallel/fsdp.h"
 #include "lockstep/recipes/dcgan.h"
+#include "lockstep/recipes/esrgan_step.h"
 #include "lockstep/recipes/vit.h"
 #include "lockstep/record/safetensors.h"
 #include "lockstep/train/group.h"
@@ -164,6 +166,63 @@ void run_dcgan(
           at::kLong));
 }
 
+void run_esrgan(
+    const Given& given,
+    const lockstep::train::OptimConfig& optim,
+    const lockstep::train::Context& context,
+    Answer& answer) {
+  lockstep::recipes::EsrganPair pair(
+      {.channels = given.whole("channels"),
+       .residual_blocks = given.whole("residual_blocks"),
+       .filters = given.whole("filters")},
+      {.lambda_adv = given.real("lambda_adv"),
+       .lambda_pixel = given.real("lambda_pixel")},
+      optim,
+      context);
+  const auto low = given.tensor("low");
+  const auto high = given.tensor("high");
+  if (!given.text("vgg").empty()) {
+    pair.load_vgg(given.text("vgg"));
+  }
+  fill(pair.tensors(), given);
+  {
+    at::NoGradGuard no_grad;
+    answer.add("forward.generator", pair.generator().forward(low[0]));
+    answer.add("forward.discriminator", pair.discriminator().forward(high[0]));
+    if (pair.vgg() != nullptr) {
+      answer.add("forward.vgg", pair.vgg()->forward(high[0]));
+    }
+  }
+  fill(pair.tensors(), given);  // the forward moved the running statistics
+  std::vector<at::Tensor> metrics;
+  for (int64_t step = 0; step < low.size(0); ++step) {
+    const bool warming = step < given.whole("warming");
+    metrics.push_back(
+        pair.step({{low[step], high[step], 1}}, optim.lr, warming).metrics);
+    if (step == 0) {
+      add_gradients(
+          answer, "generator.", pair.generator(), pair.generator_ddp());
+      if (!warming) {
+        add_gradients(
+            answer,
+            "discriminator.",
+            pair.discriminator(),
+            pair.discriminator_ddp());
+      }
+    }
+  }
+  answer.add("metrics", at::stack(metrics));
+  answer.add("final.", pair.tensors());
+  answer.add(
+      "counts",
+      at::tensor(
+          {num_elements(pair.generator()),
+           num_elements(pair.discriminator()),
+           pair.generator_ddp().reduced_elements(),
+           pair.discriminator_ddp().reduced_elements()},
+          at::kLong));
+}
+
 void run_vit(
     const Given& given,
     const lockstep::train::OptimConfig& optim,
@@ -270,6 +329,8 @@ void run(const std::string& in, const std::string& out) {
   Answer answer;
   if (given.text("recipe") == "dcgan") {
     run_dcgan(given, optim, context, answer);
+  } else if (given.text("recipe") == "esrgan") {
+    run_esrgan(given, optim, context, answer);
   } else {
     run_vit(given, optim, context, answer);
   }

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from torch_models import Discriminator, Generator, Vit, count
+from torch_models import Discriminator, EsrganDiscriminator, EsrganGenerator
+from torch_models import Generator, Vgg19Features, Vit, count
 from trainer import BUILD, clean_environment
 
 # Relative error in the 2-norm of a tensor, fp32 against fp32. Kernels differ
@@ -366,3 +367,196 @@ def test_vit_bf16_stays_near(tmp_path):
     ours, theirs, _ = compare_vit(tmp_path, "bf16")
     difference = (ours["metrics"][:, 0] - theirs[:, 0]).abs().max()
     assert 1e-6 < difference < LOSS_BF16
+
+
+class EsrganReference:
+    """The usual script, G first, then D: each evaluates D anew. `terms` has
+    G's loss, D's loss, content, adversarial, pixel, as ours reports them."""
+
+    def __init__(self, blocks, filters, lr, vgg=None, lambdas=(5e-3, 1e-2)):
+        self.g = EsrganGenerator(3, blocks, filters)
+        self.d = EsrganDiscriminator(3)
+        self.vgg = vgg
+        self.lambda_adv, self.lambda_pixel = lambdas
+        self.adam_g = torch.optim.Adam(self.g.parameters(), lr)
+        self.adam_d = torch.optim.Adam(self.d.parameters(), lr)
+
+    def double(self):
+        self.g.double()
+        self.d.double()
+        if self.vgg:
+            self.vgg.double()
+        return self
+
+    def step(self, low, high, warming):
+        bce = functional.binary_cross_entropy_with_logits
+        made = self.g(low)
+        pixel = functional.l1_loss(made, high)
+        self.adam_g.zero_grad()
+        if warming:
+            pixel.backward()
+            self.adam_g.step()
+            self.gradients = gradients(self.g, "generator.")
+            return [pixel.item(), 0, 0, 0, pixel.item()]
+        on_real, on_fake = self.d(high).detach(), self.d(made)
+        one, zero = torch.ones_like(on_real), torch.zeros_like(on_real)
+        adversarial = bce(on_fake - on_real.mean(0, keepdim=True), one)
+        content = torch.zeros_like(pixel)
+        if self.vgg:
+            content = functional.l1_loss(self.vgg(made), self.vgg(high).detach())
+        loss_g = content + self.lambda_adv * adversarial + self.lambda_pixel * pixel
+        loss_g.backward()
+        self.adam_g.step()
+        self.gradients = gradients(self.g, "generator.")
+        self.adam_d.zero_grad()
+        on_real, on_fake = self.d(high), self.d(made.detach())
+        loss_d = bce(on_real - on_fake.mean(0, keepdim=True), one)
+        loss_d = (loss_d + bce(on_fake - on_real.mean(0, keepdim=True), zero)) / 2
+        loss_d.backward()
+        self.adam_d.step()
+        self.gradients |= gradients(self.d, "discriminator.")
+        terms = (loss_g, loss_d, content, adversarial, pixel)
+        return [term.item() for term in terms]
+
+
+def make_vgg(folder):
+    """VGG19 with random weights that keep the size of its activations."""
+    vgg = Vgg19Features()
+    for parameter in vgg.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.kaiming_normal_(parameter, nonlinearity="relu")
+    # A classifier that nobody needs, as torchvision's file has one.
+    extra = {"classifier.0.weight": torch.zeros(2, 2)}
+    path = folder / "vgg19.safetensors"
+    save_file(vgg.state_dict() | extra, path)
+    return vgg, path
+
+
+def compare_esrgan(
+    folder, blocks, filters, size, batch, steps, lr, warming=0, vgg=True, precision="fp32"
+):
+    folder.mkdir(parents=True, exist_ok=True)
+    network, path = make_vgg(folder) if vgg else (None, "")
+    reference = EsrganReference(blocks, filters, lr, network)
+    high = torch.randn(steps, batch, 3, *size)
+    low = torch.randn(steps, batch, 3, size[0] // 4, size[1] // 4)
+    if precision == "fp64":
+        reference.double()
+        low, high = low.double(), high.double()
+    ours = probe(
+        folder,
+        initial(reference.g, "generator.")
+        | initial(reference.d, "discriminator.")
+        | {"low": low, "high": high},
+        recipe="esrgan",
+        optim="adam",
+        precision=precision,
+        lr=lr,
+        channels=3,
+        residual_blocks=blocks,
+        filters=filters,
+        lambda_adv=5e-3,
+        lambda_pixel=1e-2,
+        warming=warming,
+        vgg=path,
+    )
+    state = {n: t.clone() for n, t in reference.d.state_dict().items()}
+    limit = DOUBLE if precision == "fp64" else FORWARD
+    with torch.no_grad():
+        assert error(ours["forward.generator"], reference.g(low[0])) < limit
+        assert error(ours["forward.discriminator"], reference.d(high[0])) < limit
+        if vgg:
+            assert error(ours["forward.vgg"], network(high[0])) < limit
+    reference.d.load_state_dict(state)
+    theirs = [reference.step(low[i], high[i], i < warming) for i in range(steps)]
+    return ours, torch.tensor(theirs, dtype=low.dtype), reference
+
+
+def esrgan_gradients(ours, reference, typical, worst):
+    """Biases before a BatchNorm, and D's last one, move nothing: their gradients
+    are rounding, here as there. Returns how many others were compared."""
+    vanishing = [f"discriminator.model.{i}.bias" for i in range(2, 24, 3)]
+    for name in vanishing:
+        assert ours[f"grad.{name}"].abs().max() < 1e-4, name
+    rest = {n: g for n, g in reference.gradients.items() if n not in vanishing}
+    return check_gradients(ours, rest, typical, worst)
+
+
+def test_esrgan_counts():
+    assert count(EsrganGenerator()) == 38_549_123
+    assert count(EsrganDiscriminator()) == 4_693_697
+
+
+def test_esrgan_full_size(tmp_path):
+    """The published model with VGG19: counts, forward, each term of the loss;
+    each gradient in fp64, where kinks do not matter."""
+    ours, metrics, reference = compare_esrgan(
+        tmp_path, 23, 64, (32, 16), 2, 1, STILL, precision="fp64"
+    )
+    assert ours["counts"].tolist() == [38_549_123, 4_693_697] * 2
+    torch.testing.assert_close(ours["metrics"], metrics, rtol=DOUBLE, atol=DOUBLE)
+    assert esrgan_gradients(ours, reference, DOUBLE, DOUBLE) == 702 + 24
+
+
+def test_esrgan_small_gradients(tmp_path):
+    """fp32, sizes that are not square."""
+    ours, metrics, reference = compare_esrgan(
+        tmp_path, 1, 16, (32, 48), 2, 1, STILL
+    )
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=1e-4, atol=1e-5)
+    assert esrgan_gradients(ours, reference, KINK, KINK) == 42 + 24
+
+
+def test_esrgan_warms_up_on_pixels_alone(tmp_path):
+    ours, metrics, reference = compare_esrgan(
+        tmp_path, 1, 16, (32, 32), 2, 1, STILL, warming=1, vgg=False
+    )
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=1e-4, atol=1e-5)
+    assert check_gradients(ours, reference.gradients, GRADIENT, KINK) == 42
+    assert ours["counts"].tolist()[3] == 0  # nothing of D is reduced
+
+
+@pytest.mark.parametrize("vgg", [False, True])
+def test_esrgan_ten_steps(tmp_path, vgg):
+    """Three of them warm-up."""
+    ours, metrics, reference = compare_esrgan(
+        tmp_path, 1, 16, (32, 32), 4, 10, 2e-4, warming=3, vgg=vgg
+    )
+    torch.testing.assert_close(ours["metrics"].float(), metrics, rtol=1e-2, atol=1e-2)
+    moved = {n: t for n, t in ours.items() if n.startswith("final.generator.")}
+    for name, tensor in reference.g.state_dict().items():
+        apart = (moved[f"final.generator.{name}"] - tensor).abs().mean().item()
+        assert apart < 0.1 * 10 * 2e-4, f"{name}: {apart:.1e}"
+    # D sees each batch once, where the script looks twice at it.
+    assert ours["final.discriminator.model.3.num_batches_tracked"].item() == 14
+
+
+def test_esrgan_bf16_stays_near(tmp_path):
+    folder = tmp_path / "bf16"
+    torch.manual_seed(0)
+    _, theirs, _ = compare_esrgan(tmp_path / "fp32", 1, 16, (32, 32), 2, 5, 2e-4)
+    torch.manual_seed(0)
+    folder.mkdir()
+    network, path = make_vgg(folder)
+    reference = EsrganReference(1, 16, 2e-4, network)
+    high = torch.randn(5, 2, 3, 32, 32)
+    low = torch.randn(5, 2, 3, 8, 8)
+    ours = probe(
+        folder,
+        initial(reference.g, "generator.")
+        | initial(reference.d, "discriminator.")
+        | {"low": low, "high": high},
+        recipe="esrgan",
+        optim="adam",
+        precision="bf16",
+        lr=2e-4,
+        channels=3,
+        residual_blocks=1,
+        filters=16,
+        lambda_adv=5e-3,
+        lambda_pixel=1e-2,
+        warming=0,
+        vgg=path,
+    )
+    difference = (ours["metrics"].float() - theirs).abs()
+    assert 1e-6 < difference.max() < LOSS_BF16

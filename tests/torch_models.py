@@ -1,4 +1,4 @@
-"""The reference: DCGAN and ViT in plain PyTorch, with the names that their
+"""The reference: DCGAN, ViT and ESRGAN in plain PyTorch, with the names that their
 checkpoints use everywhere. Written from the papers and the published layer
 lists; nothing here is shared with the C++ models."""
 
@@ -120,3 +120,88 @@ class Vit(nn.Module):
 
 def count(module):
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def conv3(inputs, outputs, stride=1):
+    return nn.Conv2d(inputs, outputs, 3, stride, 1)
+
+
+class DenseBlock(nn.Module):
+    def __init__(self, filters):
+        super().__init__()
+        for i in range(1, 6):
+            layers = [conv3(filters * i, filters)]
+            layers += [nn.LeakyReLU()] if i < 5 else []
+            setattr(self, f"b{i}", nn.Sequential(*layers))
+
+    def forward(self, x):
+        maps = x
+        for i in range(1, 6):
+            out = getattr(self, f"b{i}")(maps)
+            maps = torch.cat([maps, out], 1)
+        return out * 0.2 + x
+
+
+class Rrdb(nn.Module):
+    def __init__(self, filters):
+        super().__init__()
+        self.dense_blocks = nn.Sequential(*[DenseBlock(filters) for _ in range(3)])
+
+    def forward(self, x):
+        return self.dense_blocks(x) * 0.2 + x
+
+
+class EsrganGenerator(nn.Module):
+    def __init__(self, channels=3, blocks=23, filters=64):
+        super().__init__()
+        self.conv1 = conv3(channels, filters)
+        self.res_blocks = nn.Sequential(*[Rrdb(filters) for _ in range(blocks)])
+        self.conv2 = conv3(filters, filters)
+        layers = []
+        for _ in range(2):
+            layers += [conv3(filters, 4 * filters), nn.LeakyReLU(), nn.PixelShuffle(2)]
+        self.upsampling = nn.Sequential(*layers)
+        self.conv3 = nn.Sequential(
+            conv3(filters, filters), nn.LeakyReLU(), conv3(filters, channels)
+        )
+
+    def forward(self, x):
+        first = self.conv1(x)
+        x = first + self.conv2(self.res_blocks(first))
+        return self.conv3(self.upsampling(x))
+
+
+class EsrganDiscriminator(nn.Module):
+    def __init__(self, channels=3):
+        super().__init__()
+        layers = []
+        width = channels
+        for out in (64, 128, 256, 512):
+            layers.append(conv3(width, out))
+            layers += [nn.BatchNorm2d(out)] if width != channels else []
+            layers += [nn.LeakyReLU(0.2), conv3(out, out, 2)]
+            layers += [nn.BatchNorm2d(out), nn.LeakyReLU(0.2)]
+            width = out
+        self.model = nn.Sequential(*layers, conv3(width, 1))
+
+    def forward(self, x):
+        return self.model(x)
+
+
+class Vgg19Features(nn.Module):
+    """torchvision's vgg19().features[:35], frozen."""
+
+    def __init__(self):
+        super().__init__()
+        layers = []
+        width = 3
+        for out, times in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+            for _ in range(times):
+                layers += [conv3(width, out), nn.ReLU()]
+                width = out
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers[:35])
+        self.requires_grad_(False)
+
+    def forward(self, x):
+        return self.features(x)

@@ -45,14 +45,6 @@ class ImageFolder final : public Dataset {
   std::vector<std::string> classes_;
 };
 
-bool has_image_name(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
-}
-
 bool hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
@@ -134,6 +126,14 @@ fs::path split_folder(const std::string& root, bool train) {
 }
 
 }  // namespace
+
+bool has_image_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
 
 std::unique_ptr<Dataset>
 open_image_folder(const std::string& root, bool train, int64_t limit) {

@@ -5,6 +5,7 @@
 // sorted by name. Where root/train is a folder, it holds the training images
 // and root/test (or root/val) the others.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -14,5 +15,8 @@ namespace lockstep::data {
 
 std::unique_ptr<Dataset>
 open_image_folder(const std::string& root, bool train, int64_t limit);
+
+// Ends in .png, .jpg or .jpeg, in any case.
+bool has_image_name(const std::filesystem::path& path);
 
 }  // namespace lockstep::data

@@ -2,12 +2,14 @@
 
 #include "lockstep/kernels/adamw.h"
 #include "lockstep/kernels/attention.h"
+#include "lockstep/kernels/bias_act.h"
 #include "lockstep/kernels/cast.h"
 #include "lockstep/kernels/cross_entropy.h"
 #include "lockstep/kernels/gelu.h"
 #include "lockstep/kernels/gemm.h"
 #include "lockstep/kernels/images.h"
 #include "lockstep/kernels/layer_norm.h"
+#include "lockstep/kernels/relativistic.h"
 
 // The GPU's half where there is none.
 
@@ -30,6 +32,9 @@ size_t column_scratch(int64_t /*dim*/) {
   return 0;
 }
 size_t attention_scratch(int64_t /*heads*/) {
+  return 0;
+}
+size_t bias_act_scratch(int64_t /*channels*/) {
   return 0;
 }
 bool attention_fits(int64_t /*length*/, int64_t /*width*/) {
@@ -73,6 +78,21 @@ void adam(const Adam& /*a*/, Stream /*stream*/) {
   absent();
 }
 void cross_entropy(const CrossEntropy& /*c*/, Stream /*stream*/) {
+  absent();
+}
+void bias_act_forward(const BiasActForward& /*b*/, Stream /*stream*/) {
+  absent();
+}
+void bias_act_backward(const BiasActBackward& /*b*/, Stream /*stream*/) {
+  absent();
+}
+void dense_pack(const DensePack& /*d*/, Stream /*stream*/) {
+  absent();
+}
+void dense_unpack(const DensePack& /*d*/, Stream /*stream*/) {
+  absent();
+}
+void relativistic(const Relativistic& /*r*/, Stream /*stream*/) {
   absent();
 }
 

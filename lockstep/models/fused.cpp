@@ -13,6 +13,7 @@
 #include "lockstep/kernels/gemm.h"
 #include "lockstep/kernels/layer_norm.h"
 #include "lockstep/models/launch.h"
+#include "lockstep/models/sink.h"
 
 namespace lockstep::models {
 namespace {
@@ -44,31 +45,6 @@ float* data_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.data_ptr<float>()
                                                 : nullptr;
 }
-
-// A parameter's gradient, summed in fp32 where it belongs: in .grad when it is
-// there with the parameter's layout, else in memory of its own.
-class Sink {
- public:
-  explicit Sink(const at::Tensor& parameter) : parameter_(parameter) {
-    const auto& grad = parameter.grad();
-    direct_ = grad.defined() && grad.scalar_type() == at::kFloat &&
-              grad.strides() == parameter.strides() &&
-              grad.is_non_overlapping_and_dense();
-    sum_ = direct_ ? grad
-                   : at::zeros_like(
-                         parameter, parameter.options().dtype(at::kFloat));
-  }
-  float* data() const { return sum_.data_ptr<float>(); }
-  // Undefined when autograd has nothing left to add.
-  at::Tensor result() const {
-    return direct_ ? at::Tensor() : sum_.to(parameter_.scalar_type());
-  }
-
- private:
-  at::Tensor parameter_;
-  at::Tensor sum_;
-  bool direct_ = false;
-};
 
 // [m, k] x [n, k]^T + bias.
 at::Tensor

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lockstep/base/nearest.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/recipes/registry.h"
@@ -12,7 +14,15 @@ namespace {
 
 const std::vector<std::string> kFlags =
     {"--help", "--list", "--version", "--print-config", "--config"};
-const std::vector<std::string> kVerbs = {"train", "test"};
+
+// An unknown recipe is told later.
+std::vector<std::string> verbs_of(const std::string& recipe) {
+  std::vector<std::string> verbs = {"train", "test"};
+  if (const auto entry = find_recipe(recipe)) {
+    verbs.insert(verbs.end(), (*entry)->verbs.begin(), (*entry)->verbs.end());
+  }
+  return verbs;
+}
 
 Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message)
@@ -50,12 +60,13 @@ Result<Command> parse_command(std::span<const std::string> words) {
       command.recipe = word;
     } else if (!verb_seen) {
       verb_seen = true;
-      if (word != "train" && word != "test") {
+      const auto verbs = verbs_of(command.recipe);
+      if (std::ranges::count(verbs, word) == 0) {
         return bad(
             fmt::format(
                 "'{}' is neither a verb nor key=value; {}",
                 word,
-                suggest(word, kVerbs)));
+                suggest(word, verbs)));
       }
       command.verb = word;
     } else {
@@ -72,9 +83,11 @@ Result<Command> parse_command(std::span<const std::string> words) {
 std::string usage_text() {
   return "lockstep-train: trains a recipe on one rank or many\n"
          "\n"
-         "usage: lockstep-train RECIPE [train|test] [group=choice ...] "
+         "usage: lockstep-train RECIPE [VERB] [group=choice ...] "
          "[dotted.key=value ...]\n"
          "\n"
+         "  VERB              train (if none is given), test, or of esrgan: "
+         "upscale\n"
          "  --list            recipes, data sets, trainers\n"
          "  RECIPE --help     every key: type, default, meaning\n"
          "  --print-config    the resolved configuration as YAML\n"

@@ -1,6 +1,6 @@
 #pragma once
 
-// The trainer's command line: lockstep-train RECIPE [train|test] [--config F]
+// The trainer's command line: lockstep-train RECIPE [VERB] [--config F]
 // [--help | --print-config] [group=choice ...] [dotted.key=value ...].
 
 #include <span>
@@ -17,7 +17,7 @@ struct Command {
   bool version = false;
   bool print_config = false;
   std::string recipe;
-  std::string verb = "train";  // or test
+  std::string verb = "train";  // or test, or one of the recipe's
   std::string config_file;
   std::vector<std::string> arguments;
 };

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "lockstep/recipes/setup.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/precision.h"
 
@@ -27,18 +26,6 @@ at::Tensor fixed_noise(int64_t count, int64_t nz, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn({count, nz, 1, 1}, generator);
 }
-
-// Restores train mode when left.
-class EvalGuard {
- public:
-  explicit EvalGuard(torch::nn::Module& module) : module_(module) {
-    module_.eval();
-  }
-  ~EvalGuard() { module_.train(); }
-
- private:
-  torch::nn::Module& module_;
-};
 
 class DcganRecipe : public train::Recipe {
  public:
@@ -122,7 +109,7 @@ class DcganRecipe : public train::Recipe {
 
   // Always the same noise, so that pictures of different steps compare.
   at::Tensor generate(int64_t count, int64_t stream) {
-    EvalGuard eval(pair_.generator());
+    const train::EvalGuard eval(pair_.generator());
     const auto noise = fixed_noise(
         count,
         config_.model.nz,
@@ -214,6 +201,7 @@ DcganPair::DcganPair(
           context.device,
           context.world() == 1 && context.group->name() != "nccl" &&
               optim.name != "sgd"),
+      inputs_(context.device),
       reader_({.size = options.image_size, .patch = options.image_size}) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
   const auto on = at::TensorOptions().device(context.device);
@@ -223,15 +211,8 @@ DcganPair::DcganPair(
   discriminator_ = std::make_shared<models::DcganDiscriminator>(options);
   place(*generator_, context);
   place(*discriminator_, context);
-  const auto make = [&](const torch::nn::Module& module,
-                        std::unique_ptr<parallel::Strategy>& strategy,
-                        std::unique_ptr<train::Optimizer>& optimizer) {
-    auto made = make_trained(module, optim, context_);
-    strategy = std::move(made.strategy);
-    optimizer = std::move(made.optimizer);
-  };
-  make(*generator_, generator_ddp_, generator_optimizer_);
-  make(*discriminator_, discriminator_ddp_, discriminator_optimizer_);
+  for_generator_ = make_trained(*generator_, optim, context_);
+  for_discriminator_ = make_trained(*discriminator_, optim, context_);
 }
 
 train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
@@ -256,30 +237,12 @@ std::vector<DcganPair::Micro> DcganPair::in_place(
   std::vector<Micro> inputs;
   for (size_t i = 0; i < micros.size(); ++i) {
     const Micro& from = micros[i];
-    Micro& room = inputs_[{i, from.real.size(0)}];
-    if (!room.real.defined()) {
-      room.real = at::empty_like(
-          from.real, from.real.options().device(context_.device));
-      room.noise = at::empty_like(
-          from.noise, from.noise.options().device(context_.device));
-    }
-    room.real.copy_(from.real, /*non_blocking=*/true);
-    room.noise.copy_(from.noise, /*non_blocking=*/true);
-    room.weight = from.weight;
-    inputs.push_back(room);
+    inputs.push_back(
+        {inputs_.put(2 * i, from.real),
+         inputs_.put(2 * i + 1, from.noise),
+         from.weight});
   }
   return inputs;
-}
-
-void DcganPair::update(
-    parallel::Strategy& strategy,
-    train::Optimizer& optimizer,
-    double lr) {
-  if (context_.device.is_cuda() && optimizer.runs_async()) {
-    optimizer.step_async(strategy.gradients(), lr_);
-  } else {
-    optimizer.step(strategy.gradients(), lr);
-  }
 }
 
 collective::Timing DcganPair::update(
@@ -294,7 +257,7 @@ collective::Timing DcganPair::update(
   std::vector<at::Tensor> fakes;
   std::vector<std::array<at::Tensor, 5>> values(micros.size());
 
-  discriminator_ddp_->begin();
+  for_discriminator_.strategy->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
     const auto& micro = micros[i];
     at::Tensor on_real;
@@ -308,20 +271,20 @@ collective::Timing DcganPair::update(
       on_fake = train::widened(discriminator_->forward(fakes[i].detach()));
     }
     const auto loss = loss_real(on_real) + loss_fake(on_fake);
-    hold_until_last(*discriminator_ddp_, i, micros.size());
+    hold_until_last(*for_discriminator_.strategy, i, micros.size());
     (loss * (micro.weight)).backward();
     values[i][0] = loss.detach();
     values[i][2] = at::sigmoid(on_real.detach()).mean();
     values[i][3] = at::sigmoid(on_fake.detach()).mean();
   }
-  auto timing = discriminator_ddp_->finish();
-  update(*discriminator_ddp_, *discriminator_optimizer_, lr);
+  auto timing = for_discriminator_.strategy->finish();
+  recipes::update(for_discriminator_, lr, lr_);
 
   // G's step needs gradients through D, not of D.
   for (auto& parameter : discriminator_->parameters()) {
     parameter.requires_grad_(false);
   }
-  generator_ddp_->begin();
+  for_generator_.strategy->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
     at::Tensor on_fake;
     {
@@ -329,7 +292,7 @@ collective::Timing DcganPair::update(
       on_fake = train::widened(discriminator_->forward(fakes[i]));
     }
     const auto loss = loss_real(on_fake);
-    hold_until_last(*generator_ddp_, i, micros.size());
+    hold_until_last(*for_generator_.strategy, i, micros.size());
     (loss * micros[i].weight).backward();
     values[i][1] = loss.detach();
     values[i][4] = at::sigmoid(on_fake.detach()).mean();
@@ -339,8 +302,8 @@ collective::Timing DcganPair::update(
   for (auto& parameter : discriminator_->parameters()) {
     parameter.requires_grad_(true);
   }
-  const auto more = generator_ddp_->finish();
-  update(*generator_ddp_, *generator_optimizer_, lr);
+  const auto more = for_generator_.strategy->finish();
+  recipes::update(for_generator_, lr, lr_);
   timing.wait += more.wait;
   timing.busy += more.busy;
   return timing;
@@ -354,8 +317,8 @@ parallel::NamedTensors DcganPair::tensors() const {
 
 parallel::NamedTensors DcganPair::extra() const {
   return join(
-      prefixed(generator_optimizer_->state(), "optim.generator."),
-      prefixed(discriminator_optimizer_->state(), "optim.discriminator."));
+      prefixed(for_generator_.optimizer->state(), "optim.generator."),
+      prefixed(for_discriminator_.optimizer->state(), "optim.discriminator."));
 }
 
 double sliced_wasserstein(
@@ -388,15 +351,7 @@ Entry dcgan_entry() {
     return prepare_recipe<DcganConfig, DcganRecipe>(
         node, world_size, [](const DcganConfig& config) {
           models::check_options({.image_size = config.data.image_size});
-          if (config.data.batch_size == 0) {
-            throw std::invalid_argument(
-                "dcgan: data.batch_size takes a number; auto is for vit");
-          }
-          if (config.trainer.recompute != "none") {
-            throw std::invalid_argument(
-                "dcgan: trainer.recompute is for vit; leave it at none");
-          }
-          refuse_fsdp(config.trainer, "dcgan");
+          refuse_extras(config.trainer, config.data, "dcgan");
         });
   };
   entry.describe = [] { return config::describe<DcganConfig>(); };

@@ -5,11 +5,11 @@
 // gradients are not computed in G's step. Validation is the sliced Wasserstein
 // distance between generated and held-out images (smaller is better).
 
-#include <map>
-
 #include "lockstep/models/dcgan.h"
 #include "lockstep/recipes/pixel_reader.h"
 #include "lockstep/recipes/registry.h"
+#include "lockstep/recipes/setup.h"
+#include "lockstep/train/graph_inputs.h"
 #include "lockstep/train/optimizer.h"
 #include "lockstep/train/step_graph.h"
 
@@ -55,29 +55,27 @@ class DcganPair {
 
   models::DcganGenerator& generator() { return *generator_; }
   models::DcganDiscriminator& discriminator() { return *discriminator_; }
-  parallel::Strategy& generator_ddp() { return *generator_ddp_; }
-  parallel::Strategy& discriminator_ddp() { return *discriminator_ddp_; }
+  parallel::Strategy& generator_ddp() { return *for_generator_.strategy; }
+  parallel::Strategy& discriminator_ddp() {
+    return *for_discriminator_.strategy;
+  }
   parallel::NamedTensors tensors() const;
   parallel::NamedTensors extra() const;
 
  private:
   collective::Timing update(const std::vector<Micro>& micros, double lr);
-  void
-  update(parallel::Strategy& strategy, train::Optimizer& optimizer, double lr);
   std::vector<Micro> in_place(const std::vector<Micro>& micros);
 
   train::Context context_;
   train::StepGraph graph_;
+  train::GraphInputs inputs_;
   PixelReader reader_;
   at::Tensor lr_;
   at::Tensor metrics_;
-  std::map<std::pair<size_t, int64_t>, Micro> inputs_;  // that a graph reads
   std::shared_ptr<models::DcganGenerator> generator_;
   std::shared_ptr<models::DcganDiscriminator> discriminator_;
-  std::unique_ptr<parallel::Strategy> generator_ddp_;
-  std::unique_ptr<parallel::Strategy> discriminator_ddp_;
-  std::unique_ptr<train::Optimizer> generator_optimizer_;
-  std::unique_ptr<train::Optimizer> discriminator_optimizer_;
+  Trained for_generator_;
+  Trained for_discriminator_;
 };
 
 // Mean distance between sorted projections of two equally many images on

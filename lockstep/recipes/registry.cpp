@@ -5,12 +5,14 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/recipes/dcgan.h"
+#include "lockstep/recipes/esrgan.h"
 #include "lockstep/recipes/vit.h"
 
 namespace lockstep::recipes {
 
 const std::vector<Entry>& all_recipes() {
-  static const std::vector<Entry> entries = {dcgan_entry(), vit_entry()};
+  static const std::vector<Entry> entries = {
+      dcgan_entry(), esrgan_entry(), vit_entry()};
   return entries;
 }
 

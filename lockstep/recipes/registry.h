@@ -4,6 +4,7 @@
 // (checked, completed, printable) and then built for a group of ranks.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,11 +22,14 @@ struct Prepared {
   std::string out;         // empty: a new folder under runs/
   std::string checkpoint;  // for `test`
   std::function<std::unique_ptr<train::Recipe>(const train::Context&)> build;
+  // What else the recipe does, by verb; gives an exit code.
+  std::map<std::string, std::function<int(const train::Context&)>> verbs;
 };
 
 struct Entry {
   std::string name;
   std::string summary;
+  std::vector<std::string> verbs{};  // beside train and test
   // Adds the recipe's own experiments.
   std::function<void(config::Groups&)> add_groups;
   std::function<Result<Prepared>(const config::Node&, int world_size)> prepare;

@@ -205,7 +205,11 @@ int train_recipe(const Command& command, Sitting& sitting) {
   }
   train::Context context{&group.communicator(), device, prepared.trainer};
   context.sharers = memory_sharers(device, environment);
-  context.training = command.verb != "test";
+  context.training = command.verb == "train";
+  if (const auto own = prepared.verbs.find(command.verb);
+      own != prepared.verbs.end()) {
+    return own->second(context);
+  }
   if (command.verb == "test") {
     // Only rank 0 need have the file.
     const auto first = train::broadcast_text(trained, group.communicator());

@@ -14,7 +14,8 @@ namespace lockstep::recipes {
 std::shared_ptr<data::Dataset> open_split(
     const train::DataConfig& config,
     const train::TrainerConfig& trainer,
-    bool training) {
+    bool training,
+    data::TolerantOptions tolerant) {
   data::DatasetOptions options;
   options.name = config.name;
   options.root = config.root;
@@ -25,12 +26,18 @@ std::shared_ptr<data::Dataset> open_split(
   options.channels = static_cast<int>(config.channels);
   options.num_classes = static_cast<int>(config.classes);
   options.seed = static_cast<uint64_t>(trainer.seed);
-  return data::open_dataset(options);
+  std::shared_ptr<data::Dataset> dataset = data::open_dataset(options);
+  if (config.name != "folder") {
+    return dataset;  // in memory already, and whole
+  }
+  tolerant.share = config.max_skipped;
+  return data::tolerate(std::move(dataset), tolerant);
 }
 
 std::shared_ptr<data::Dataset> open_held_out(
     const train::DataConfig& config,
-    const train::TrainerConfig& trainer) {
+    const train::TrainerConfig& trainer,
+    const data::TolerantOptions& tolerant) {
   namespace fs = std::filesystem;
   const fs::path root(config.root);
   std::error_code absent;
@@ -42,7 +49,7 @@ std::shared_ptr<data::Dataset> open_held_out(
             config.root));
     return nullptr;
   }
-  return open_split(config, trainer, false);
+  return open_split(config, trainer, false, tolerant);
 }
 
 data::LoaderOptions loader_options(
@@ -117,9 +124,27 @@ Trained make_trained(
   return result;
 }
 
-void refuse_fsdp(
+void update(const Trained& trained, double lr, const at::Tensor& rate) {
+  const auto& gradients = trained.strategy->gradients();
+  if (rate.is_cuda() && trained.optimizer->runs_async()) {
+    trained.optimizer->step_async(gradients, rate);
+  } else {
+    trained.optimizer->step(gradients, lr);
+  }
+}
+
+void refuse_extras(
     const train::TrainerConfig& trainer,
+    const train::DataConfig& data,
     const std::string& recipe) {
+  if (data.batch_size == 0) {
+    throw std::invalid_argument(
+        recipe + ": data.batch_size takes a number; auto is for vit");
+  }
+  if (trainer.recompute != "none") {
+    throw std::invalid_argument(
+        recipe + ": trainer.recompute is for vit; leave it at none");
+  }
   if (trainer.strategy == "fsdp") {
     throw std::invalid_argument(
         fmt::format(

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/data/loader.h"
+#include "lockstep/data/tolerant.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/train/optimizer.h"
@@ -18,17 +19,20 @@
 
 namespace lockstep::recipes {
 
-// The official training or test split; throws with what to do.
+// The official training or test split; throws with what to do. Of a folder,
+// data.max_skipped of the images may be no good; `tolerant` has the sizes.
 std::shared_ptr<data::Dataset> open_split(
     const train::DataConfig& config,
     const train::TrainerConfig& trainer,
-    bool training);
+    bool training,
+    data::TolerantOptions tolerant = {});
 
 // The split that is not trained on; null, with a line in the log, where an
 // image folder has only one: then there is no validation.
 std::shared_ptr<data::Dataset> open_held_out(
     const train::DataConfig& config,
-    const train::TrainerConfig& trainer);
+    const train::TrainerConfig& trainer,
+    const data::TolerantOptions& tolerant = {});
 
 // Sharded for this rank; throws when the batch is larger than the shard.
 data::LoaderOptions loader_options(
@@ -50,15 +54,19 @@ struct TrainedOptions {
   // The parameters of each block, in order: what trainer.strategy=fsdp shards.
   std::vector<std::vector<at::Tensor>> blocks{};
 };
+// One update: on a GPU without waiting, `rate` there holding the learning rate.
+void update(const Trained& trained, double lr, const at::Tensor& rate);
 Trained make_trained(
     const torch::nn::Module& module,
     const train::OptimConfig& optim,
     const train::Context& context,
     const TrainedOptions& options = {});
 
-// For recipes whose model has no blocks; throws std::invalid_argument.
-void refuse_fsdp(
+// For recipes whose model has no blocks: fsdp, recomputing and a batch that
+// finds itself are refused. Throws std::invalid_argument.
+void refuse_extras(
     const train::TrainerConfig& trainer,
+    const train::DataConfig& data,
     const std::string& recipe);
 
 // Holds the reduction back until the last of `count` backward passes.

@@ -132,6 +132,11 @@ void DataConfig::bind(config::Binder& b) {
   b.field("length", length, "samples of synthetic data", at_least(1));
   b.field("channels", channels, "of synthetic data", between(1, 3));
   b.field("classes", classes, "of synthetic data", at_least(1));
+  b.field(
+      "max_skipped",
+      max_skipped,
+      "share of a folder's images that may be unreadable or too small",
+      between(0, 1));
 }
 
 void OptimConfig::bind(config::Binder& b) {

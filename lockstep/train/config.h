@@ -48,6 +48,7 @@ struct DataConfig {
   int64_t length = 1024;
   int64_t channels = 3;
   int64_t classes = 10;
+  double max_skipped = .1;  // share of a folder's images that may be no good
   void bind(config::Binder& b);
 };
 

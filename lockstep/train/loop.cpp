@@ -104,6 +104,7 @@ class Loop {
   void follow_speeds(const Launched& step);
   void resume();
   void announce();
+  void enter_phase(Recorder& recorder);
   // False when training is over.
   bool run_epoch(Recorder& recorder);
   void run_step(
@@ -145,6 +146,7 @@ class Loop {
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
   std::optional<Saver> saver_;
+  std::string phase_;
   int64_t validated_step_ = -1;
   int64_t drawn_step_ = -1;
 };
@@ -239,7 +241,18 @@ void Loop::announce() {
     init.facts[key] = value;
   }
   options_.events->write(init);
-  options_.events->write(wire::Phase{"train"});
+  phase_ = recipe_.phase(progress_.step + 1);
+  options_.events->write(wire::Phase{phase_});
+}
+
+// Tells when the next step is another kind of work.
+void Loop::enter_phase(Recorder& recorder) {
+  const auto next = recipe_.phase(progress_.step + 1);
+  if (next != phase_) {
+    drain(recorder);  // the steps before belong to the phase before
+    phase_ = next;
+    options_.events->write(wire::Phase{phase_});
+  }
 }
 
 bool Loop::reached_limit() const {
@@ -305,6 +318,7 @@ bool Loop::run_epoch(Recorder& recorder) {
       break;
     }
     const double data_seconds = seconds_since(step_begun);
+    enter_phase(recorder);
     run_step(recorder, input, data_seconds, step_begun);
     ++steps;
     samples += input.samples;
@@ -357,6 +371,7 @@ void Loop::run_step(
     double data_seconds,
     os::Instant begun) {
   input.step = progress_.step + 1;
+  input.epoch = progress_.epoch;
   input.total_steps = total_steps_;
   seed_step(trainer_.seed, group_.rank(), input.step);
   auto output = recipe_.step(input);
@@ -512,7 +527,7 @@ void Loop::validate(Recorder& recorder) {
   validated_step_ = progress_.step;
   options_.events->write(wire::Phase{"validation"});
   const auto values = recipe_.validate();
-  options_.events->write(wire::Phase{"train"});
+  options_.events->write(wire::Phase{phase_});
   if (values.empty()) {
     return;
   }

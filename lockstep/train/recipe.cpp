@@ -47,7 +47,7 @@ parallel::NamedTensors named_state(
   return list;
 }
 
-record::Image grid(const at::Tensor& images) {
+record::Image grid(const at::Tensor& images, int per_row) {
   const auto bytes = images.detach()
                          .to(at::kCPU, at::kFloat)
                          .add(1)
@@ -68,7 +68,7 @@ record::Image grid(const at::Tensor& images) {
     image.pixels.assign(pixels, pixels + one.numel());
     list.push_back(std::move(image));
   }
-  return record::make_grid(list);
+  return record::make_grid(list, per_row);
 }
 
 void seed_step(int64_t seed, int rank, int64_t step) {

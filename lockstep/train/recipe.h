@@ -35,6 +35,7 @@ struct Context {
 struct StepInput {
   std::vector<data::Batch> batches;  // trainer.accumulate of them, or fewer
   int64_t step = 0;                  // from 1
+  int64_t epoch = 0;                 // from 0
   int64_t total_steps = 0;           // 0: unknown
   int64_t samples = 0;               // in the batches, on this rank
   int64_t all_samples = 0;           // on all ranks
@@ -72,6 +73,10 @@ class Recipe {
   // Shown in the init event and the logbook: batch size, model, optimiser.
   virtual std::map<std::string, std::string> facts() const { return {}; }
 
+  // What a step (from 1) is part of; told in the events where it changes, so
+  // that whoever predicts from iterations measures each kind of them.
+  virtual std::string phase(int64_t /*step*/) const { return "train"; }
+
   // Over all ranks; empty when there is nothing to validate on.
   virtual std::map<std::string, double> validate() { return {}; }
   // The same for the verb 'test', and what else there is to say.
@@ -104,8 +109,22 @@ parallel::NamedTensors named_state(
     const torch::nn::Module& module,
     const std::string& prefix = "");
 
-// [n, c, h, w] in [-1, 1] as a grid of 8 a row.
-record::Image grid(const at::Tensor& images);
+// [n, c, h, w] in [-1, 1] as a grid of `per_row` a row.
+record::Image grid(const at::Tensor& images, int per_row = 8);
+
+// Evaluation mode for a scope; train mode when left.
+class EvalGuard {
+ public:
+  explicit EvalGuard(torch::nn::Module& module) : module_(module) {
+    module_.eval();
+  }
+  ~EvalGuard() { module_.train(); }
+  EvalGuard(const EvalGuard&) = delete;
+  EvalGuard& operator=(const EvalGuard&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+};
 
 // Reseeds the default generators: equal arguments, equal numbers, so that a
 // step draws the same noise after a resume, and each rank its own.

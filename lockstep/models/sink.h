@@ -1,0 +1,35 @@
+#pragma once
+
+// Where a custom function puts a parameter's gradient, summed in fp32: straight
+// into .grad when it is there with the parameter's layout (a bucket of Ddp's),
+// else in memory of its own that autograd then adds. Hooks run either way.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace lockstep::models {
+
+class Sink {
+ public:
+  explicit Sink(const at::Tensor& parameter) : parameter_(parameter) {
+    const auto& grad = parameter.grad();
+    direct_ = grad.defined() && grad.scalar_type() == at::kFloat &&
+              grad.strides() == parameter.strides() &&
+              grad.is_non_overlapping_and_dense();
+    sum_ = direct_ ? grad
+                   : at::zeros_like(
+                         parameter, parameter.options().dtype(at::kFloat));
+  }
+  float* data() const { return sum_.data_ptr<float>(); }
+  // Undefined when autograd has nothing left to add.
+  at::Tensor result() const {
+    return direct_ ? at::Tensor() : sum_.to(parameter_.scalar_type());
+  }
+
+ private:
+  at::Tensor parameter_;
+  at::Tensor sum_;
+  bool direct_ = false;
+};
+
+}  // namespace lockstep::models

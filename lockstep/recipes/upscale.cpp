@@ -1,0 +1,254 @@
+#include "lockstep/recipes/upscale.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "lockstep/data/byte_stream.h"
+#include "lockstep/data/decode.h"
+#include "lockstep/data/image_folder.h"
+#include "lockstep/os/file.h"
+#include "lockstep/recipes/normal_images.h"
+#include "lockstep/recipes/setup.h"
+#include "lockstep/record/png.h"
+#include "lockstep/train/checkpoint_reader.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/precision.h"
+#include "lockstep/train/weights.h"
+
+namespace lockstep::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+
+using models::kUpscale;
+using train::kBadInput;
+using train::TrainError;
+
+// One axis of the tiles: [begin, end) is a tile's own, [from, to) is computed.
+struct Span {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t from = 0;
+  int64_t to = 0;
+  at::Tensor weights;  // of the outputs from 4 x from to 4 x to
+};
+
+// Even parts of at most `tile`. Neighbours' weights sum to 1: steps without
+// `feather`, else ramps over 2 x feather pixels around their border.
+std::vector<Span>
+cut(int64_t length, int64_t tile, int64_t margin, int64_t feather) {
+  const int64_t count = tile == 0 ? 1 : (length + tile - 1) / tile;
+  std::vector<Span> spans;
+  for (int64_t i = 0; i < count; ++i) {
+    Span span;
+    span.begin = length * i / count;
+    span.end = length * (i + 1) / count;
+    span.from = std::max<int64_t>(0, span.begin - margin);
+    span.to = std::min(length, span.end + margin);
+    const auto where =
+        at::arange(kUpscale * span.from, kUpscale * span.to, at::kDouble) + .5;
+    const auto ramp = [&](const at::Tensor& inside) {
+      const double half = static_cast<double>(kUpscale * feather);
+      return feather == 0 ? (inside > 0).to(at::kDouble)
+                          : ((inside + half) / (2 * half)).clamp(0, 1);
+    };
+    span.weights = at::ones_like(where);
+    if (i > 0) {
+      span.weights *= ramp(where - static_cast<double>(kUpscale * span.begin));
+    }
+    if (i + 1 < count) {
+      span.weights *= ramp(static_cast<double>(kUpscale * span.end) - where);
+    }
+    spans.push_back(std::move(span));
+  }
+  return spans;
+}
+
+struct Loaded {
+  std::shared_ptr<models::EsrganGenerator> generator;
+  int64_t channels = 3;
+};
+
+// The generator as large as the checkpoint says.
+Loaded load_generator(const std::string& path, const train::Context& context) {
+  if (path.empty()) {
+    throw TrainError(
+        kBadInput,
+        "'upscale' needs checkpoint=FILE, e.g. "
+        "checkpoint=runs/<id>/checkpoints/best.safetensors");
+  }
+  const train::CheckpointReader reader(path);
+  std::string prefix = "generator.";
+  const auto* first = reader.find(prefix + "conv1.weight");
+  if (first == nullptr) {
+    prefix.clear();
+    first = reader.find("conv1.weight");
+  }
+  if (first == nullptr || first->shape.size() != 4) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "{} is no checkpoint of recipe esrgan: it has neither "
+            "generator.conv1.weight nor conv1.weight",
+            path));
+  }
+  models::EsrganOptions options;
+  options.filters = first->shape[0];
+  options.channels = first->shape[1];
+  options.residual_blocks = 0;
+  while (reader.find(
+             fmt::format(
+                 "{}res_blocks.{}.dense_blocks.0.b1.0.weight",
+                 prefix,
+                 options.residual_blocks)) != nullptr) {
+    ++options.residual_blocks;
+  }
+  Loaded loaded;
+  loaded.channels = options.channels;
+  loaded.generator = std::make_shared<models::EsrganGenerator>(options);
+  const auto report =
+      train::load_weights(path, train::named_state(*loaded.generator, prefix));
+  if (!report.missing.empty()) {
+    throw TrainError(
+        kBadInput,
+        fmt::format("{}: '{}' is missing", path, report.missing.front()));
+  }
+  loaded.generator->eval();
+  place(*loaded.generator, context);
+  return loaded;
+}
+
+std::vector<std::string> images_of(const std::string& image) {
+  if (image.empty()) {
+    throw TrainError(
+        kBadInput, "'upscale' needs image=FILE, or a folder of images");
+  }
+  std::error_code absent;
+  if (!fs::is_directory(image, absent)) {
+    return {image};
+  }
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(image)) {
+    if (data::has_image_name(entry.path())) {
+      files.push_back(entry.path().string());
+    }
+  }
+  std::ranges::sort(files);
+  if (files.empty()) {
+    throw TrainError(
+        kBadInput, fmt::format("no images (*.png, *.jpg) in {}", image));
+  }
+  return files;
+}
+
+// [1, channels, h, w], normalised.
+at::Tensor read_image(const std::string& path, int64_t channels) {
+  data::RawImage image;
+  data::decode_image(data::read_file(path), path, image);
+  auto pixels = at::from_blob(
+                    const_cast<uint8_t*>(image.pixels.data()),
+                    {1, image.height, image.width, image.channels},
+                    at::kByte)
+                    .permute({0, 3, 1, 2})
+                    .to(at::kFloat) /
+                255;
+  if (channels == 1) {  // as grey is made everywhere (ITU-R 601)
+    pixels = pixels.select(1, 0) * .299 + pixels.select(1, 1) * .587 +
+             pixels.select(1, 2) * .114;
+    pixels = pixels.unsqueeze(1);
+  }
+  return from_pixels(pixels);
+}
+
+record::Image to_image(const at::Tensor& pixels) {
+  const auto bytes =
+      (pixels[0] * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous();
+  record::Image image;
+  image.height = static_cast<int>(bytes.size(0));
+  image.width = static_cast<int>(bytes.size(1));
+  image.channels = static_cast<int>(bytes.size(2));
+  const auto* from = bytes.data_ptr<uint8_t>();
+  image.pixels.assign(from, from + bytes.numel());
+  return image;
+}
+
+template <class T>
+T written(Result<T> result) {
+  if (!result) {
+    throw TrainError(train::kFailed, result.error().to_string());
+  }
+  if constexpr (!std::is_void_v<T>) {
+    return std::move(*result);
+  }
+}
+
+}  // namespace
+
+at::Tensor upscale(
+    models::EsrganGenerator& generator,
+    const at::Tensor& low,
+    int64_t tile,
+    const train::Context& context) {
+  torch::NoGradGuard no_grad;
+  const int64_t margin = std::min(kMostMargin, generator.reach());
+  const int64_t feather = margin < generator.reach() ? margin / 2 : 0;
+  const auto rows = cut(low.size(2), tile, margin, feather);
+  const auto columns = cut(low.size(3), tile, margin, feather);
+  auto result = at::zeros(
+      {1, low.size(1), kUpscale * low.size(2), kUpscale * low.size(3)},
+      at::kFloat);
+  for (const auto& row : rows) {
+    for (const auto& column : columns) {
+      const auto part = low.slice(2, row.from, row.to)
+                            .slice(3, column.from, column.to)
+                            .contiguous(at::MemoryFormat::ChannelsLast);
+      at::Tensor made;
+      {
+        train::AutocastGuard autocast(
+            context.device, context.trainer.precision);
+        made = generator.forward(part.to(context.device));
+      }
+      const auto weights = at::outer(row.weights, column.weights);
+      result.slice(2, kUpscale * row.from, kUpscale * row.to)
+          .slice(3, kUpscale * column.from, kUpscale * column.to)
+          .add_(made.to(at::kCPU, at::kFloat) * weights.to(at::kFloat));
+    }
+  }
+  return result;
+}
+
+int upscale_images(const UpscaleJob& job, const train::Context& context) {
+  const auto files = images_of(job.image);
+  const auto loaded = load_generator(job.checkpoint, context);
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (static_cast<int>(i % static_cast<size_t>(context.world())) !=
+        context.rank()) {
+      continue;
+    }
+    const fs::path from = files[i];
+    const auto low = read_image(files[i], loaded.channels);
+    const auto made =
+        to_pixels(upscale(*loaded.generator, low, job.tile, context));
+    const fs::path folder =
+        job.out.empty() ? from.parent_path() : fs::path(job.out);
+    if (!folder.empty()) {
+      written(os::real_files().make_directories(folder));
+    }
+    const fs::path to = folder / (from.stem().string() + "-x4.png");
+    written(
+        os::real_files().write_atomic(
+            to, written(record::encode_png(to_image(made)))));
+    std::printf(
+        "%s: %lld x %lld\n",
+        to.c_str(),
+        static_cast<long long>(made.size(3)),
+        static_cast<long long>(made.size(2)));
+  }
+  return 0;
+}
+
+}  // namespace lockstep::recipes

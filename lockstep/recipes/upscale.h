@@ -1,0 +1,41 @@
+#pragma once
+
+// Images made four times larger by a trained generator: whole, or in tiles
+// where memory is short. A tile is computed with a margin on each side that is
+// thrown away. Up to kMostMargin pixels the margin is all that an output pixel
+// sees (EsrganGenerator::reach()), and tiles give what the whole image gives;
+// beyond, what lies farther off is left out (its share is some thousandths of a
+// pixel value, docs/recipes.md) and neighbours are blended over half a margin,
+// so that no edge shows.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "lockstep/models/esrgan.h"
+#include "lockstep/train/recipe.h"
+
+namespace lockstep::recipes {
+
+constexpr int64_t kMostMargin = 32;
+constexpr int64_t kLeastTile = 32;
+
+// [1, c, h, w] -> [1, c, 4h, 4w] on the CPU, fp32; tiles of `tile` pixels of
+// the input a side, 0: whole.
+at::Tensor upscale(
+    models::EsrganGenerator& generator,
+    const at::Tensor& low,
+    int64_t tile,
+    const train::Context& context);
+
+struct UpscaleJob {
+  std::string image;       // a file, or a folder whose images are all taken
+  std::string checkpoint;  // of recipe esrgan, or a generator's alone
+  std::string out;         // folder; empty: beside the images
+  int64_t tile = 0;
+};
+// Writes NAME-x4.png for each and prints its path; an exit code. Images are
+// shared between ranks. Throws TrainError for what is not there.
+int upscale_images(const UpscaleJob& job, const train::Context& context);
+
+}  // namespace lockstep::recipes
