@@ -26,12 +26,13 @@ BenchRow make_row(Probe probe, std::optional<double> total_steps) {
       row.iterations_per_dollar = 3600 / (mean * hourly);
       row.samples_per_dollar = row.iterations_per_dollar * figures.samples;
     }
-    if (const auto work = whole_work(figures, total_steps)) {
+    if (auto work = whole_work(figures, total_steps)) {
+      work->end = probe.end;
       const economics::Machine machine{
           .name = probe.candidate.name,
           .dollars_per_hour =
               probe.candidate.price ? probe.candidate.price->dollars() : 0,
-          .setup = probe.candidate.keeps_setup ? 0 : probe.setup};
+          .setup = probe.candidate.keeps_setup ? probe.launch : probe.setup};
       row.whole = economics::predict(machine, probe.candidate.nodes, *work);
     }
   }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <span>
 
+#include "lockstep/launch/run_state.h"
 #include "lockstep/launch/stop_signals.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/process.h"
@@ -275,8 +276,31 @@ class Bench {
     }
   }
 
+  // What its head wrote about beginning and end, against what ranks told.
+  static void read_ends(Probe& probe) {
+    if (probe.run.empty()) {
+      return;
+    }
+    const auto run = record::RunDirectory::existing(probe.run);
+    if (!run) {
+      return;
+    }
+    const auto state = launch::read_run_state(*run);
+    if (!state || !*state || (*state)->ended <= 0) {
+      return;
+    }
+    const double most = probe.seconds;
+    probe.launch =
+        std::clamp(probe.story.first_sign() - (*state)->started, 0.0, most);
+    if (probe.story.end_time() > 0) {
+      probe.end =
+          std::clamp((*state)->ended - probe.story.end_time(), 0.0, most);
+    }
+  }
+
   void finish(Probe& probe, const os::ExitStatus& status) {
     probe.seconds = now() - probe.started;
+    read_ends(probe);
     probe.dollars = probe.candidate.price
                         ? probe.candidate.price->dollars() *
                               probe.candidate.nodes * probe.seconds / 3600

@@ -28,9 +28,14 @@ struct Probe {
   ProbeStory story;
   ProbeFigures figures;
   economics::Standing standing = economics::Standing::kRacing;
-  std::string reason;     // of its end
-  double started = 0;     // Unix seconds
-  double setup = 0;       // from the start until ranks began; 0: they did not
+  std::string reason;  // of its end
+  double started = 0;  // Unix seconds
+  double setup = 0;    // from the start until ranks began; 0: they did not
+  // What a run takes besides set-up, init and iterations, as its head saw it:
+  // from its start until the first rank began, and from when the last rank
+  // ended until all was told. 0: not known.
+  double launch = 0;
+  double end = 0;
   double first_news = 0;  // our own clock, when a rank was first heard
   double last_news = 0;   // and when an iteration was last heard
   double seconds = 0;     // of the whole probe

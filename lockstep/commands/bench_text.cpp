@@ -63,7 +63,9 @@ json row_json(const BenchRow& row) {
       {"state", standing_word(probe)},
       {"reason", probe.reason},
       {"setup_seconds", probe.setup},
+      {"launch_seconds", probe.launch},
       {"init_seconds", probe.figures.init},
+      {"end_seconds", probe.end},
       {"times_as_dear", known(row.times_as_dear)},
       {"samples_per_second", known(row.samples_per_second)},
       {"samples_per_dollar", known(row.samples_per_dollar)},
@@ -196,15 +198,16 @@ void explain_row(
   text += fmt::format(
       "  whole run = {}init {:.3f} + {:.3f} s for the first {} steps + {:.0f} "
       "x "
-      "{:.6g} = {:.3f} s{}\n",
+      "{:.6g} + end {:.3f} = {:.3f} s{}\n",
       probe.candidate.keeps_setup
-          ? ""
+          ? fmt::format("launch {:.3f} + ", probe.launch)
           : fmt::format("set-up {:.3f} + ", probe.setup),
       probe.figures.init,
       past > 0 ? probe.figures.past_seconds : 0,
       past,
       *total_steps - past,
       mean,
+      probe.end,
       row.whole->seconds.value,
       probe.candidate.keeps_setup
           ? fmt::format("; its set-up ({:.3f} s) is done", probe.setup)
