@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 NAMES = ["agents", "collectives", "loader", "dcgan", "esrgan", "vit", "fsdp"]
 NAMES += ["output"]
-NAMES += ["launch", "s3", "supervision", "economics"]
+NAMES += ["launch", "s3", "supervision", "economics", "balance"]
 NAMES += ["cloud"]
 OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]
 
