@@ -307,15 +307,15 @@ def test_mistyped_key_has_its_line(control):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("resources: {cpus: 4+}\n", "resources.cpus"),
-        ("optimise: {goal: cost}\n", "optimise"),
+        ("resources: {cpus: 4+}\n", "resources.cpus: choosing machines"),
+        ("optimise: {goal: cost}\n", "optimise: machines change only where they are rented"),
     ],
 )
-def test_what_is_not_there_yet_is_refused(control, text, words):
+def test_what_is_not_there_is_refused(control, text, words):
     control.script("job.yaml", "run: 'true'\n" + text)
     result = control.call("run", "job.yaml")
     assert result.returncode == 2
-    assert words in result.stderr and "not part of this version" in result.stderr
+    assert words in result.stderr
     assert not control.runs()
 
 

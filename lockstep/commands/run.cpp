@@ -5,6 +5,7 @@
 #include "lockstep/commands/mounts.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/run_kinds.h"
+#include "lockstep/commands/run_optimised.h"
 #include "lockstep/commands/run_options.h"
 
 namespace lockstep::commands {
@@ -135,6 +136,14 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
   RunOrder order{options, context, settings, priced, hosts};
   const std::string launcher = chosen_launcher(order);
   const auto& resources = priced.job.resources;
+  if (is_optimised(priced.job)) {
+    if (!resources.is_rented() || launcher != "ssh") {
+      return invalid(
+          "optimise: machines change only where they are rented "
+          "(resources.cloud) and agents start the ranks (launcher ssh)");
+    }
+    return run_optimised(order);
+  }
   if (resources.is_rented() || !resources.cluster.empty()) {
     if (launcher != "ssh" && launcher != "mpi") {
       return invalid(

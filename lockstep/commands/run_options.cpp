@@ -47,7 +47,7 @@ Result<void> check_rented(const RunOptions& options, const Job& job) {
         "leave out hosts, or resources.cloud and cluster");
   }
   if (is_rented && resources.instance_type.empty() &&
-      resources.candidates.empty()) {
+      resources.candidates.empty() && job.optimise.candidates.empty()) {
     return refuse(
         "resources.cloud: no machine type is named",
         "resources: {cloud: aws, instance_type: c5.xlarge}");

@@ -30,9 +30,10 @@ ClusterSet make_set(
     set.spread = std::max(set.spread, member.spread);
   }
   const auto nodes = static_cast<double>(members.size());
-  const double batch = options.samples_a_node * nodes;
+  const double batch = options.batch > 0 ? static_cast<double>(options.batch)
+                                         : options.samples_a_node * nodes;
   const double compute =
-      options.balanced ? batch / speeds : options.samples_a_node * slowest;
+      options.balanced ? batch / speeds : batch / nodes * slowest;
   const double exposed =
       measured > 1 ? communication * ring_share(nodes) / ring_share(measured)
                    : 0;

@@ -111,8 +111,12 @@ std::vector<ClusterSet> candidates(
     double communication) {
   std::vector<ClusterSet> sets;
   const int measured = static_cast<int>(now.members.size());
+  const auto is_whole = [&](size_t nodes) {
+    const int64_t parts = static_cast<int64_t>(nodes) * options.parts_a_node;
+    return options.batch == 0 || options.batch % parts == 0;
+  };
   const auto add = [&](std::vector<Member> members) {
-    if (!members.empty()) {
+    if (!members.empty() && is_whole(members.size())) {
       sets.push_back(make_set(
           std::move(members), catalogue, options, communication, measured));
     }

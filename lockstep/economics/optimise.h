@@ -13,6 +13,7 @@
 // cost. So it never goes back and forth.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -64,6 +65,11 @@ struct History {
 struct OptimiseOptions {
   Goal goal = Goal::kCost;
   double samples_a_node = 1;  // and iteration
+  // Samples an iteration where they stay the same on any number of nodes, and
+  // how many parts a node takes: then nodes x parts must divide them. 0: each
+  // node brings samples_a_node.
+  int64_t batch = 0;
+  int parts_a_node = 1;
   bool balanced = false;  // shares follow speed: the sum of the speeds counts
   int most_nodes = 16;
   double pause = 30;  // seconds that a change stops everybody

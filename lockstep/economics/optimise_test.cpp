@@ -412,5 +412,24 @@ INSTANTIATE_TEST_SUITE_P(
             120}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// A batch that stays: only numbers of nodes that divide it are chosen, and more
+// nodes share the same samples.
+TEST(Optimise, ABatchThatStaysIsSharedByNumbersThatDivideIt) {
+  const std::vector<CatalogueEntry> catalogue = {{"a", 1, 10, 16, .01}};
+  History history;
+  history.periods.push_back({{{"n0", 0, .01, .02}}, 0, true});
+  history.samples_left = 1e7;
+  OptimiseOptions options;
+  options.goal = Goal::kTime;
+  options.batch = 12;
+  options.most_nodes = 11;
+  const Decision decision = decide(history, catalogue, options);
+  ASSERT_EQ(decision.action, Decision::Action::kChange) << decision.reason;
+  EXPECT_EQ(decision.start.front(), 5) << decision.reason;
+  options.parts_a_node = 4;
+  const Decision fewer = decide(history, catalogue, options);
+  EXPECT_EQ(fewer.start.front(), 2) << fewer.reason;
+}
+
 }  // namespace
 }  // namespace lockstep::economics

@@ -116,6 +116,7 @@ void OptimiseConfig::bind(config::Binder& binder) {
   binder.field("goal", goal, "cost or time");
   binder.field("period", period, "between decisions");
   binder.field("candidates", candidates, "machine types to choose from");
+  binder.field("dry_run", dry_run, "only say what would be changed");
 }
 
 void Job::bind(config::Binder& binder) {
@@ -170,11 +171,6 @@ Result<void> check_supported(const Job& job) {
   refuse(!resources.cpus.empty(), "resources.cpus", cloud);
   refuse(!resources.memory.empty(), "resources.memory", cloud);
   refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
-  refuse(
-      !job.optimise.goal.empty() || job.optimise.period ||
-          !job.optimise.candidates.empty(),
-      "optimise",
-      "changing machines while a job runs");
   if (lacking.empty()) {
     return {};
   }
