@@ -3,7 +3,7 @@ on their type, a cluster that changes while it trains, and what it refuses."""
 
 import pytest
 import yaml
-from clusters import Laptop, Site
+from clusters import Laptop, Site, tags_of
 from testbed import needs_root, wait_for
 from testbed_cloud import REGION, Cloud, Machines
 from trainer import TRAIN
@@ -126,6 +126,28 @@ def test_from_a_mixed_cluster_to_the_ideal_set(bed, laptop):
     assert (run.path / "plots/timeline.svg").exists()
     assert (run.path / "checkpoints/last.safetensors").exists()
     assert run.state()["state"] == "done"
+
+
+def test_a_node_that_degrades_goes(bed, laptop):
+    path = job(laptop, 500, optimise={"candidates": [FAST]})
+    started = laptop.start("run", path, "-y")
+
+    def told(kind):
+        runs = [run for run in laptop.runs() if (run.path / "events.jsonl").exists()]
+        return runs and [one for one in runs[0].events() if one["kind"] == kind]
+
+    wait_for(lambda: len(told("iteration") or []) > 10, "it trains", 90)
+    [bad] = [one for one in bed.live() if tags_of(one)["lockstep:node"].endswith("-b0")]
+    bed.machines.limit_cpu(bed.machines.alias_of(bad["InstanceId"]), 0.1)
+    wait_for(
+        lambda: bed.live() and bad["InstanceId"] not in [one["InstanceId"] for one in bed.live()],
+        "the slow one is given back", 120,
+    )
+    _, words = started.communicate(timeout=120)
+    assert started.returncode == 0, words
+    assert bed.live() == []
+    changes = [one for one in told("decision") if one["action"] == "change"]
+    assert len(changes) == 1, changes
 
 
 def test_no_change_when_none_pays(bed, laptop):
