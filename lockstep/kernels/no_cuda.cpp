@@ -2,6 +2,7 @@
 
 #include "lockstep/kernels/adamw.h"
 #include "lockstep/kernels/attention.h"
+#include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/bias_act.h"
 #include "lockstep/kernels/cast.h"
 #include "lockstep/kernels/cross_entropy.h"
@@ -28,6 +29,9 @@ namespace {
 size_t norm_scratch(int64_t /*dim*/) {
   return 0;
 }
+size_t batch_norm_scratch(const BatchNormShape& /*shape*/) {
+  return 0;
+}
 size_t column_scratch(int64_t /*dim*/) {
   return 0;
 }
@@ -43,6 +47,12 @@ bool attention_fits(int64_t /*length*/, int64_t /*width*/) {
 
 namespace cuda {
 
+void batch_norm_forward(const BatchNormForward& /*n*/, Stream /*stream*/) {
+  absent();
+}
+void batch_norm_backward(const BatchNormBackward& /*n*/, Stream /*stream*/) {
+  absent();
+}
 void norm_forward(const NormForward& /*n*/, Stream /*stream*/) {
   absent();
 }
