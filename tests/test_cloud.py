@@ -208,8 +208,7 @@ def test_a_missing_permission_names_the_action():
 
 
 def test_the_policy_of_the_docs_is_enough_and_no_more(public_key, tmp_path):
-    text = (ROOT / "docs" / "aws.md").read_text()
-    policy = json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
+    policy = json.loads((ROOT / "docs" / "aws-policy.json").read_text())
     with Cloud(policy) as cloud:
         control = Control(tmp_path)
         control.environment.update(cloud.environment())
@@ -240,6 +239,8 @@ def test_the_policy_of_the_docs_is_enough_and_no_more(public_key, tmp_path):
         asked = {action for action, _ in cloud.calls}
     allowed = set()
     for statement in policy["Statement"]:
+        if "s3" in str(statement["Resource"]):
+            continue  # tests/test_policy.py
         actions = statement["Action"]
         for action in [actions] if isinstance(actions, str) else actions:
             allowed.add(action.partition(":")[2])

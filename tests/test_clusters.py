@@ -4,7 +4,6 @@ bed, from `up` to `down`. The AWS SDK is the witness of what exists."""
 import json
 import os
 import pty
-import re
 import resource
 import signal
 import subprocess
@@ -38,8 +37,7 @@ def site(bed):
 
 @pytest.fixture
 def public_policy():
-    text = (ROOT / "docs" / "aws.md").read_text()
-    return json.loads(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])
+    return json.loads((ROOT / "docs" / "aws-policy.json").read_text())
 
 
 @pytest.fixture
