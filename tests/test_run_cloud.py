@@ -7,7 +7,7 @@ import signal
 import pytest
 import yaml
 from clusters import Laptop, Site, tags_of
-from testbed import needs_root, wait_for
+from testbed import ROOT, needs_root, wait_for
 from testbed_cloud import REGION, Cloud, Machines
 
 pytestmark = needs_root
@@ -331,3 +331,21 @@ def test_results_of_other_runs_are_stored_too(site, laptop):
     assert done.returncode == 0, done.stderr
     [log] = [key for key in stored(site, "own/") if key.endswith("ranks/0.log")]
     assert site.s3.get_object(Bucket=BUCKET, Key=log)["Body"].read() == b"hi\n"
+
+
+def test_the_example_runs_as_it_is(site, laptop):
+    """But for what the bed is: its network and its user."""
+    site.s3.create_bucket(
+        Bucket="my-bucket", CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
+    done = laptop.call(
+        "run", ROOT / "examples/aws-run.yaml", "resources.user=root",
+        f"resources.subnet={site.machines.subnet_id}",
+        "resources.ssh_from=[203.0.113.7/32]", "-y", timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    run = laptop.run()
+    assert "rank 0 of 2 on" in run.log(0) and "rank 1 of 2 on" in run.log(1)
+    found = site.s3.list_objects_v2(Bucket="my-bucket")["Contents"]
+    assert f"runs/{run.path.name}/checkpoints/last" in [one["Key"] for one in found]
+    nothing_is_left(site)
