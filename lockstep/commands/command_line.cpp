@@ -6,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/node_notices.h"
 #include "lockstep/commands/uploader.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/container.h"
@@ -148,7 +149,7 @@ int run_command_line(int argc, char** argv) {
     return launch::head_main(own_program());
   }
   if (argc == 2 && std::string_view(argv[1]) == "agent") {
-    return launch::agent_main(own_program());
+    return launch::agent_main(own_program(), node_notices());
   }
   if (argc >= 3 && std::string_view(argv[1]) == "shim" &&
       std::string_view(argv[2]) == "--") {

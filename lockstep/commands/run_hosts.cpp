@@ -14,6 +14,7 @@
 #include "lockstep/commands/mounts.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/remote.h"
+#include "lockstep/commands/replacements.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
 #include "lockstep/commands/uploader.h"
@@ -77,25 +78,18 @@ class HostsRun {
 
   // Everything that ranks need is on every node; nothing runs yet.
   Result<void> prepare() {
-    LOCKSTEP_ASSIGN(const std::vector<Mount> mounts, resolve_mounts(job_));
+    LOCKSTEP_ASSIGN(mounts_, resolve_mounts(job_));
     LOCKSTEP_ASSIGN(
         run_,
         record::RunDirectory::create(
             fs::absolute(order_.settings.runs_dir).lexically_normal(),
             job_.name));
-    std::optional<reach::ProgramSet> set;
     if (!trainer_.empty()) {
-      LOCKSTEP_ASSIGN(set, reach::program_set(trainer_, cache_folder()));
+      LOCKSTEP_ASSIGN(set_, reach::program_set(trainer_, cache_folder()));
     }
-    const Preparation preparation{
-        job_,
-        mounts,
-        set ? &*set : nullptr,
-        far_trainer_,
-        fs::absolute(order_.settings.runs_dir).lexically_normal(),
-        argv_[0]};
+    const Preparation what = preparation();
     const auto prepared = on_each(
-        nodes_, [&](FarNode& node) { return prepare_node(node, preparation); });
+        nodes_, [&](FarNode& node) { return prepare_node(node, what); });
     write_setup_log();
     if (!prepared) {
       std::error_code ignored;
@@ -109,7 +103,7 @@ class HostsRun {
 
   // Head and agents run; from here on the run has a life of its own.
   Result<void> start() {
-    const Key key = make_key();
+    const Key& key = key_ = make_key();
     LOCKSTEP_ASSIGN(
         uploader_,
         uploader_orders(job_, *run_, has_role() ? Keys::kOwn : Keys::kSent));
@@ -122,24 +116,33 @@ class HostsRun {
     LOCKSTEP_ASSIGN(const json head, answer);
     const std::vector<std::string> local = head_addresses(head, true);
     const std::vector<std::string> others = head_addresses(head, false);
+    head_addresses_ = others.empty() ? local : others;
     const auto started = on_each(nodes_, [&](FarNode& node) -> Result<void> {
-      launch::AgentSpec spec;
-      spec.run_id = run_->id();
-      spec.key = to_hex(key);
-      spec.node = static_cast<int>(&node - nodes_.data());
-      spec.head_addresses = spec.node == 0 || others.empty() ? local : others;
-      spec.folder = folder_of(node);
-      LOCKSTEP_TRY(node.session->call(
-          "agent",
-          {{"spec", launch::to_json(spec)}},
-          os::Deadline::after(kAgentAnswer)));
-      return {};
+      const auto index = static_cast<size_t>(&node - nodes_.data());
+      return start_agent(node, index, index == 0 ? local : head_addresses_);
     });
     if (!started) {
       stop_head(*nodes_[0].session);
       return started;
     }
     return write_first_state();
+  }
+
+  // A new machine under the name of a node takes its place. From any thread,
+  // once the run has begun.
+  Result<void> rejoin(const std::string& host) {
+    size_t index = 0;
+    while (index < plan_.nodes.size() && plan_.nodes[index].host != host) {
+      ++index;
+    }
+    if (index == plan_.nodes.size()) {
+      return Error(ErrorCode::kInternal, host + " is no node of this run");
+    }
+    LOCKSTEP_ASSIGN(
+        auto nodes, reach_nodes({host}, job_.resources.ssh_options));
+    nodes[0].procs = plan_.nodes[index].procs;
+    LOCKSTEP_TRY(prepare_node(nodes[0], preparation()));
+    return start_agent(nodes[0], index, head_addresses_);
   }
 
   // mpirun starts the ranks from here, so the head is here too. Its words are
@@ -200,6 +203,38 @@ class HostsRun {
   }
 
  private:
+  Preparation preparation() const {
+    return {
+        job_,
+        mounts_,
+        set_ ? &*set_ : nullptr,
+        far_trainer_,
+        fs::absolute(order_.settings.runs_dir).lexically_normal(),
+        argv_[0]};
+  }
+
+  bool is_spot(const std::string& host) const {
+    return order_.rented != nullptr && order_.rented->spot.contains(host);
+  }
+
+  Result<void> start_agent(
+      FarNode& node,
+      size_t index,
+      const std::vector<std::string>& addresses) {
+    launch::AgentSpec spec;
+    spec.run_id = run_->id();
+    spec.key = to_hex(key_);
+    spec.node = static_cast<int>(index);
+    spec.head_addresses = addresses;
+    spec.folder = folder_of(node, index);
+    spec.spot = is_spot(node.host);
+    LOCKSTEP_TRY(node.session->call(
+        "agent",
+        {{"spec", launch::to_json(spec)}},
+        os::Deadline::after(kAgentAnswer)));
+    return {};
+  }
+
   // The run cannot begin: what was started ends.
   void stop_head(reach::Session& session) {
     const json where = {{"directory", head_directory().string()}};
@@ -312,9 +347,8 @@ class HostsRun {
     return nodes_[0].home / "runs" / run_->id();
   }
 
-  os::Path folder_of(const FarNode& node) const {
-    return node.home / "nodes" /
-           fmt::format("{}-{}", run_->id(), &node - nodes_.data());
+  os::Path folder_of(const FarNode& node, size_t index) const {
+    return node.home / "nodes" / fmt::format("{}-{}", run_->id(), index);
   }
 
   std::string program() const { return program_name(job_, argv_); }
@@ -339,7 +373,8 @@ class HostsRun {
       one.procs = node.procs;
       one.workdir = node.workdir;
       one.trainer = node.trainer;
-      one.folder = folder_of(node);
+      one.folder = folder_of(node, static_cast<size_t>(&node - nodes_.data()));
+      one.spot = is_spot(node.host);
       one.environment = node.environment;
       one.envs = launch::host_envs(job_, node.host);
       spec.nodes.push_back(std::move(one));
@@ -351,6 +386,7 @@ class HostsRun {
       spec.before = from_seconds(
           std::max(0.0, os::real_clock().unix_seconds() - rented->since));
       spec.terms = rented->terms;
+      spec.replacement = rented->replacement;
       if (spec.timeout) {
         spec.timeout = *spec.timeout + spec.before;  // of the run, not of these
       }
@@ -388,6 +424,10 @@ class HostsRun {
   const RunOrder& order_;
   const Job& job_;
   std::string uploader_;  // its orders
+  Key key_{};
+  std::vector<std::string> head_addresses_;  // from other nodes
+  std::vector<Mount> mounts_;
+  std::optional<reach::ProgramSet> set_;
   os::Path trainer_;      // here; empty: none has to be sent
   os::Path far_trainer_;  // that is on the nodes already
   std::vector<std::string> argv_;
@@ -458,6 +498,12 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
     }
     watch.fetch_patience = kFetchPatience;
   }
+  const Replacements replacements(
+      hosts.run(),
+      rented.spot,
+      {rented.rent,
+       [&](const std::string& host) { return hosts.rejoin(host); },
+       rented.stop_renting});
   return watch_run(hosts.run(), mirror.get(), signals, watch);
 }
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ struct Rented {
   double since = 0;  // Unix seconds: from when they cost
   launch::CapTerms terms;
   std::function<void()> give_back;  // Ctrl-C before the run began; may be none
+  // Machines that may be taken away, by node, how long a run waits for another
+  // in the place of one, and who rents it (replacements.h); may be none.
+  std::set<std::string> spot;
+  Duration replacement{};
+  std::function<Result<bool>(const std::string& node, bool is_leaving)> rent;
+  std::function<void()> stop_renting;
   // Why that node will never answer again; empty: it may. May be none.
   std::function<std::string(const std::string& node)> gone;
   // The run has a life of its own from here on.

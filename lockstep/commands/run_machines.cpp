@@ -91,6 +91,7 @@ Result<fleet::Cluster> cluster_of(
       fleet::Cluster cluster,
       fleet::read_cluster(file).with_context("resources"));
   cluster.budget = job.budget;
+  cluster.head_on_demand = count > 1;
   cluster.max_duration = job.max_duration;
   LOCKSTEP_ASSIGN(cluster.region, region_of(cluster, "", settings));
   if (!cluster.key.empty()) {

@@ -401,7 +401,8 @@ json to_json(const Cluster& c) {
       {"lease", c.lease.count()},
       {"ssh_timeout", c.ssh_timeout.count()},
       {"setup_timeout", c.setup_timeout.count()},
-      {"price_may_be_unknown", c.price_may_be_unknown}};
+      {"price_may_be_unknown", c.price_may_be_unknown},
+      {"head_on_demand", c.head_on_demand}};
   if (c.disk) {
     value["disk"] = c.disk->count;
   }
@@ -453,6 +454,7 @@ Result<Cluster> cluster_from_json(const json& value) {
     c.ssh_timeout = Duration(value.at("ssh_timeout").get<int64_t>());
     c.setup_timeout = Duration(value.at("setup_timeout").get<int64_t>());
     value.at("price_may_be_unknown").get_to(c.price_may_be_unknown);
+    c.head_on_demand = value.value("head_on_demand", false);
     if (value.contains("disk")) {
       c.disk = Bytes{value["disk"].get<uint64_t>()};
     }

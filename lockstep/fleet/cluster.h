@@ -55,6 +55,8 @@ struct Cluster {
   std::optional<Money> budget;
   std::optional<Duration> max_duration;
   bool price_may_be_unknown = false;
+  // The first node is never spot: what is lost with it is the run.
+  bool head_on_demand = false;
 
   Duration first_lease() const { return lease > Duration(0) ? lease : idle; }
   int num_nodes() const;

@@ -43,6 +43,32 @@ std::string place_text(const cloud::LaunchPlace& place) {
   return place.market == cloud::Market::kSpot ? text + " (spot)" : text;
 }
 
+bool is_head(const Cluster& cluster, size_t index) {
+  return index == 0 && cluster.head_on_demand &&
+         cluster.groups.front().use_spot != UseSpot::kNo;
+}
+
+bool fits(
+    const Cluster& cluster,
+    size_t index,
+    size_t group,
+    const Place& place) {
+  const bool is_spot = place.where.market == cloud::Market::kSpot;
+  if (is_head(cluster, index)) {
+    return !is_spot;
+  }
+  return is_spot || cluster.groups[group].use_spot != UseSpot::kYes;
+}
+
+// So that others come near it.
+void stay_near(std::vector<Place>& places, const std::string& zone) {
+  for (Place& place : places) {
+    if (place.where.zone.empty() && place.where.subnet.empty()) {
+      place.where.zone = zone;
+    }
+  }
+}
+
 }  // namespace
 
 Result<void> Fleet::make_access(Work& work) {
@@ -205,6 +231,9 @@ Result<void> Fleet::launch_node(Work& work, size_t index, size_t first_place) {
       return Error(ErrorCode::kInterrupted, "interrupted");
     }
     const Place& place = places[i];
+    if (!fits(work.cluster, index, slot.group, place)) {
+      continue;
+    }
     LOCKSTEP_ASSIGN(cloud::LaunchOrder order, order_of(work, index));
     order.root_device = place.root_device;
     if (place.disk.count > 0 && !place.root_device.empty()) {
@@ -273,6 +302,16 @@ Result<void> Fleet::launch_all(Work& work) {
       if (work.slots[i].group == g && !work.slots[i].node) {
         missing.push_back(i);
       }
+    }
+    if (!missing.empty() && is_head(work.cluster, missing.front())) {
+      if (auto done = launch_node(work, missing.front(), 0); !done) {
+        failed[missing.front()] = std::move(done.error());
+        return;
+      }
+      stay_near(
+          work.plan.groups[g].places,
+          work.slots[missing.front()].node->instance.zone);
+      missing.erase(missing.begin());
     }
     if (missing.empty()) {
       return;

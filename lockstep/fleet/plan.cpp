@@ -171,11 +171,13 @@ class Planner {
   }
 
   Result<GroupPlan> plan_group(const NodeGroup& group) {
+    const bool has_head =
+        cluster_.head_on_demand && &group == &cluster_.groups.front();
     GroupPlan plan;
     if (group.use_spot != UseSpot::kNo) {
       LOCKSTEP_TRY(add_places(group, Market::kSpot, plan));
     }
-    if (group.use_spot != UseSpot::kYes) {
+    if (group.use_spot != UseSpot::kYes || has_head) {
       LOCKSTEP_TRY(add_places(group, Market::kOnDemand, plan));
     }
     if (plan.places.empty()) {

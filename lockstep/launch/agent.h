@@ -89,6 +89,15 @@ struct NodeLost {
   std::string reason;
   os::Instant since{};  // its last sign of life
 };
+// The machine was told that it will be taken away, or may be.
+struct NodeNotice {
+  std::string kind;    // "interruption", "rebalance"
+  double at = 0;       // Unix seconds: of the end, or of the hint
+  std::string action;  // "terminate", "stop"; empty: not told
+  bool operator==(const NodeNotice&) const = default;
+};
+// "interruption: terminate at 2026-11-15T22:00:00Z".
+std::string to_string(const NodeNotice& notice);
 using Report = std::variant<
     RankStarted,
     RankRefused,
@@ -97,7 +106,8 @@ using Report = std::variant<
     RankOutput,
     RankPlace,
     NodeIdle,
-    NodeLost>;
+    NodeLost,
+    NodeNotice>;
 
 class Agent {
  public:

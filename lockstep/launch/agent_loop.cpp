@@ -56,6 +56,7 @@ class AgentLoop {
         hear();
       }
       look_at_ranks();
+      look_at_notices();
       act_on_time();
       speak();
       if (failure_) {
@@ -344,6 +345,19 @@ class AgentLoop {
     start_when_idle();
   }
 
+  // Told once to each generation: the next one must know it, too.
+  void look_at_notices() {
+    if (!options_.notice || !busy_) {
+      return;
+    }
+    auto notice = options_.notice();
+    if (notice && (notice != noticed_ || generation_ != noticed_in_)) {
+      noticed_ = notice;
+      noticed_in_ = generation_;
+      keep(std::move(*notice));
+    }
+  }
+
   // The last look at what ranks wrote, then their logs have an end.
   void rest() {
     busy_ = false;
@@ -443,6 +457,8 @@ class AgentLoop {
   std::optional<Error> failure_;
   std::optional<os::Deadline> farewell_;
   AgentLoopEnd end_;
+  std::optional<NodeNotice> noticed_;  // as the head was told
+  int noticed_in_ = -1;                // in which generation
   Duration lease_ = kLease;
   Duration beat_ = kBeat;
   Duration grace_{};

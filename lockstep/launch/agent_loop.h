@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ struct AgentLoopOptions {
   std::function<void(const Result<void>&)> on_joined;
   // Asked until then: whether nobody waits for us any more; may be empty.
   std::function<bool()> is_abandoned;
+  // What stands of the cloud's notices about this machine; asked often, so it
+  // must answer at once; may be empty.
+  std::function<std::optional<NodeNotice>()> notice;
   // Readable when the process should stop; -1: none. `on_stop` reads it and
   // gives the signal that came, 0: none.
   int stop_descriptor = -1;

@@ -119,6 +119,7 @@ int run_agent(
     const AgentSpec& spec,
     const Key& key,
     const os::Path& own_program,
+    const NoticeMaker& notices,
     os::Descriptor parent) {
   ::setsid();
   ::signal(SIGHUP, SIG_IGN);
@@ -126,6 +127,9 @@ int run_agent(
   ::prctl(PR_SET_NAME, "lockstep-agent");
   StopSignals signals;
   AgentLoopOptions options = loop_options(spec, key, own_program, signals);
+  if (spec.spot && notices) {
+    options.notice = notices();
+  }
   const auto tell = [&](const Result<void>& result) {
     say_joined(result);
     leave_streams(spec.folder);
@@ -303,6 +307,8 @@ Result<AgentSpec> parse_agent_spec(const std::string& text) {
     return bad_spec("has a 'node' that is not a number from 0");
   }
   spec.node = node == map.end() ? 0 : node->get<int>();
+  const auto spot = map.find("spot");
+  spec.spot = spot != map.end() && spot->is_boolean() && spot->get<bool>();
   const auto addresses = map.find("head_addresses");
   if (addresses == map.end() || !addresses->is_array() || addresses->empty()) {
     return bad_spec("has no list 'head_addresses'");
@@ -321,12 +327,13 @@ std::string to_json(const AgentSpec& spec) {
       {"run_id", spec.run_id},
       {"key", spec.key},
       {"node", spec.node},
+      {"spot", spec.spot},
       {"head_addresses", spec.head_addresses},
       {"folder", spec.folder.string()}}
       .dump();
 }
 
-int agent_main(const os::Path& own_program) {
+int agent_main(const os::Path& own_program, const NoticeMaker& notices) {
   const auto spec = parse_agent_spec(read_standard_input());
   if (!spec) {
     say_joined(spec.error());
@@ -349,7 +356,7 @@ int agent_main(const os::Path& own_program) {
   }
   if (child == 0) {
     from_child.reset();
-    return run_agent(*spec, key, own_program, std::move(to_parent));
+    return run_agent(*spec, key, own_program, notices, std::move(to_parent));
   }
   to_parent.reset();
   char code = 1;

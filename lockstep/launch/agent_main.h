@@ -5,13 +5,20 @@
 // mpirun or srun, whose environment the rank keeps). Both dial the head, prove
 // the key, take its commands, and end their ranks when the lease is over.
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/result.h"
+#include "lockstep/launch/agent.h"
 #include "lockstep/os/file.h"
 
 namespace lockstep::launch {
+
+// Begins to look for notices about this machine, and gives the function that
+// tells what stands, at once (AgentLoopOptions::notice).
+using NoticeMaker = std::function<std::function<std::optional<NodeNotice>()>()>;
 
 // What an agent is told on its standard input, as JSON: never in argv.
 struct AgentSpec {
@@ -19,7 +26,8 @@ struct AgentSpec {
   std::string key;  // hexadecimal
   int node = 0;
   std::vector<std::string> head_addresses;  // "10.0.0.1:4711", tried in order
-  os::Path folder;  // of this run on this node; made when absent
+  os::Path folder;    // of this run on this node; made when absent
+  bool spot = false;  // its machine may be taken away: notices are asked for
 };
 Result<AgentSpec> parse_agent_spec(const std::string& json);
 std::string to_json(const AgentSpec& spec);
@@ -28,7 +36,7 @@ std::string to_json(const AgentSpec& spec);
 // the head said welcome ("joined") or when it cannot ("failed: reason"), then
 // leaves the session and closes its standard streams: the far end reads that
 // line. The exit code.
-int agent_main(const os::Path& own_program);
+int agent_main(const os::Path& own_program, const NoticeMaker& notices = {});
 
 // LOCKSTEP_SHIM (JSON as above, node ignored) is in the environment; the rank
 // comes from OMPI_COMM_WORLD_RANK, PMIX_RANK or SLURM_PROCID. The rank's

@@ -79,6 +79,13 @@ json report_map(const Report& report) {
                 {"kind", "lost"},
                 {"reason", one.reason},
                 {"since", number_of(one.since)}};
+          },
+          [](const NodeNotice& one) -> json {
+            return {
+                {"kind", "notice"},
+                {"notice", one.kind},
+                {"at", one.at},
+                {"action", one.action}};
           }},
       report);
 }
@@ -125,6 +132,9 @@ Result<Report> read_report(const json& map) {
     lost.reason = reader.text("reason");
     lost.since = read_instant(reader, "since");
     report = std::move(lost);
+  } else if (kind == "notice") {
+    report = NodeNotice{
+        reader.text("notice"), reader.real("at"), reader.text("action")};
   } else if (kind != "idle") {
     reader.wrong("kind");
   }

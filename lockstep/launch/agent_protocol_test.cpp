@@ -69,9 +69,12 @@ TEST(AgentProtocol, CarriesEveryReport) {
   reports.reports.emplace_back(NodeIdle{});
   reports.reports.emplace_back(
       NodeLost{"why", os::Instant(std::chrono::hours(8))});
+  const NodeNotice notice{"interruption", 1763193011.5, "terminate"};
+  reports.reports.emplace_back(notice);
   reports.clock = os::Instant(std::chrono::hours(10));
   const auto got = there_and_back<Reports>(AgentMessage(reports));
-  ASSERT_EQ(got.reports.size(), 8);
+  ASSERT_EQ(got.reports.size(), 9);
+  EXPECT_EQ(std::get<NodeNotice>(got.reports[8]), notice);
   EXPECT_EQ(got.first, 100);
   const auto& ended = std::get<RankExited>(got.reports[2]);
   EXPECT_TRUE(ended.out_of_memory);

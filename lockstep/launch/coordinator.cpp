@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+
 #include "lockstep/base/log.h"
 #include "lockstep/record/csv.h"
 #include "lockstep/wire/handshake.h"
@@ -12,6 +14,21 @@ namespace {
 constexpr size_t kMostKept = 16 << 20;
 
 }  // namespace
+
+std::string to_string(const NodeNotice& notice) {
+  const auto whole = static_cast<time_t>(notice.at);
+  tm parts{};
+  char text[32] = "";
+  if (notice.at > 0 && ::gmtime_r(&whole, &parts) != nullptr) {
+    ::strftime(text, sizeof text, " at %Y-%m-%dT%H:%M:%SZ", &parts);
+  }
+  return fmt::format(
+      "{}{}{}{}",
+      notice.kind,
+      notice.action.empty() ? "" : ": ",
+      notice.action,
+      text);
+}
 
 Coordinator::Coordinator(
     os::FileSystem& files,
@@ -90,6 +107,8 @@ Result<void> Coordinator::take(const Report& report, const std::string& host) {
   } else if (const auto* lost = std::get_if<NodeLost>(&report)) {
     verdict_.take(*lost, host);
     note(wire::Node{"lost", lost->reason}, host);
+  } else if (const auto* notice = std::get_if<NodeNotice>(&report)) {
+    note(wire::Node{"notice", to_string(*notice)}, host);
   }
   constexpr size_t kMostText = 1 << 20;
   return events_->waiting() > kMostText ? flush() : Result<void>();

@@ -104,6 +104,10 @@ class Head {
     LOCKSTEP_TRY(read_job());
     request_.started = os::real_clock().now() - spec_.before;
     request_.terms = spec_.terms;
+    request_.replacement = spec_.replacement;
+    for (const HeadNode& node : spec_.nodes) {
+      request_.spot.push_back(node.spot);
+    }
     request_.retries = spec_.retries;
     request_.timeout = spec_.timeout;
     request_.price_per_hour = spec_.price_per_hour;

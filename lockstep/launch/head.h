@@ -27,6 +27,7 @@ struct HeadNode {
   Environment environment;  // that ranks inherit there (PATH, HOME, ...)
   Environment envs;         // of this node alone, over the job's
   os::Path program;         // lockstep there, for mpirun; empty: this machine
+  bool spot = false;        // its machine may be taken away at any time
 };
 
 struct HeadSpec {
@@ -50,6 +51,9 @@ struct HeadSpec {
   CapTerms terms;
   int first_port = 0;
   int last_port = 0;
+  // How long a restart waits for a machine in place of one that was taken away;
+  // zero: nobody rents one.
+  Duration replacement{};
   // Of the uploader (uploading.h), and where it stores; empty: none.
   std::string uploader;
   std::string outputs;

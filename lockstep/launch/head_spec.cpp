@@ -19,7 +19,8 @@ json encode_node(const HeadNode& node) {
       {"folder", node.folder.string()},
       {"environment", node.environment},
       {"envs", node.envs},
-      {"program", node.program.string()}};
+      {"program", node.program.string()},
+      {"spot", node.spot}};
 }
 
 HeadNode decode_node(const json& object) {
@@ -32,6 +33,7 @@ HeadNode decode_node(const json& object) {
   node.environment = object.value("environment", Environment());
   node.envs = object.value("envs", Environment());
   node.program = object.value("program", "");
+  node.spot = object.value("spot", false);
   return node;
 }
 
@@ -65,6 +67,7 @@ HeadSpec decode(const json& object) {
       found != object.end() && !found->is_null()) {
     spec.terms.life = Duration(found->get<int64_t>());
   }
+  spec.replacement = Duration(object.value("replacement", int64_t{0}));
   spec.uploader = object.value("uploader", "");
   spec.outputs = object.value("outputs", "");
   spec.first_port = object.value("first_port", 0);
@@ -122,6 +125,7 @@ std::string to_json(const HeadSpec& spec) {
       {"program", spec.program},
       {"retries", spec.retries},
       {"price_source", spec.price_source},
+      {"replacement", spec.replacement.count()},
       {"uploader", spec.uploader},
       {"outputs", spec.outputs},
       {"first_port", spec.first_port},

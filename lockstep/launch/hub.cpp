@@ -75,6 +75,11 @@ class AgentHub : public Hub {
     return found;
   }
 
+  std::string session(size_t node) const override {
+    const Member& one = nodes_.at(node);
+    return one.join ? one.join->session : "";
+  }
+
   void readmit(size_t node) override { nodes_.at(node).lost = false; }
 
   Result<void> start(size_t node, const StartRequest& request) override {

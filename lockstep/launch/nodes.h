@@ -48,6 +48,8 @@ class NodeGroup {
     return found;
   }
   virtual void readmit(size_t /*node*/) {}
+  // Of whoever speaks for the node now: a machine in its place has another.
+  virtual std::string session(size_t /*node*/) const { return ""; }
   // Readable when receive() has something to say.
   virtual int descriptor() const = 0;
   // What happened since the last call, of nodes that have news only: its cost

@@ -65,6 +65,11 @@ Duration RunWatch::elapsed() const {
   return os::real_clock().now() - request_.started;
 }
 
+bool RunWatch::is_capped() const {
+  return (request_.timeout && elapsed() >= *request_.timeout) ||
+         (cap_ && elapsed() >= cap_->stop);
+}
+
 std::optional<Money> RunWatch::cost() const {
   if (!request_.price_per_hour) {
     return {};
@@ -115,12 +120,44 @@ size_t RunWatch::receive(bool look) {
   const auto reports = nodes_->receive(look, console_.room());
   for (const auto& [node, report] : reports) {
     take(report, nodes_->host(node));
+    note_doom(node, report);
     if (std::holds_alternative<NodeIdle>(report) ||
         std::holds_alternative<NodeLost>(report)) {
       busy_[node] = false;
     }
   }
   return reports.size();
+}
+
+// A machine that is taken away: ranks get the time that is left to write their
+// checkpoint. A hint is only told.
+void RunWatch::note_doom(size_t node, const Report& report) {
+  if (std::holds_alternative<NodeLost>(report) && is_spot(node)) {
+    taken_at_ = taken_at_.value_or(os::real_clock().now());
+    return;
+  }
+  const auto* notice = std::get_if<NodeNotice>(&report);
+  if (notice == nullptr) {
+    return;
+  }
+  console_.say(
+      fmt::format(
+          "{}: the cloud tells {}", nodes_->host(node), to_string(*notice)));
+  if (notice->kind != "interruption") {
+    return;
+  }
+  doomed_[node] = nodes_->session(node);
+  taken_at_ = taken_at_.value_or(os::real_clock().now());
+  if (cause_ != Cause::kNone) {
+    return;
+  }
+  constexpr Duration kMargin = seconds(10);  // to be gone before it is
+  const Duration left =
+      from_seconds(notice->at - os::real_clock().unix_seconds()) - kMargin;
+  end_ranks(
+      Cause::kTakenAway,
+      stop_signal_,
+      std::clamp<Duration>(left, seconds(1), request_.job.grace));
 }
 
 void RunWatch::wait_for_news(os::Instant next_look) {

@@ -5,6 +5,7 @@
 // says so, and shows output and progress. The supervisor starts ranks through
 // it and decides what follows. One thread.
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@
 namespace lockstep::launch {
 
 // Why a generation was ended before its time.
-enum class Cause { kNone, kFailure, kInterrupt, kTimeout, kCap };
+enum class Cause { kNone, kFailure, kInterrupt, kTimeout, kCap, kTakenAway };
 
 class RunWatch {
  public:
@@ -45,10 +46,22 @@ class RunWatch {
   void flush();
 
   Cause cause() const { return cause_; }
-  void forget_cause() { cause_ = Cause::kNone; }
+  void forget_cause() {
+    cause_ = Cause::kNone;
+    taken_at_.reset();
+  }
   bool is_interrupted() const { return interrupts_ > 0; }
+  // Nodes whose machines are about to be taken away, or were, by the session
+  // that was told so.
+  const std::map<size_t, std::string>& doomed() const { return doomed_; }
+  bool is_spot(size_t node) const {
+    return node < request_.spot.size() && request_.spot[node];
+  }
+  // When the first machine of this generation was known to go; none: all stay.
+  const std::optional<os::Instant>& taken_at() const { return taken_at_; }
   bool is_given_up() const { return given_up_; }  // no restart any more
   const std::optional<Cap>& cap() const { return cap_; }
+  bool is_capped() const;    // its time or money is over
   Duration elapsed() const;  // since the command began
   std::optional<Money> cost() const;
 
@@ -60,6 +73,7 @@ class RunWatch {
   void warn(const Result<void>& result);
   void end_ranks(Cause cause, int signal, Duration grace);
   Duration settling_time(const Failure& failure) const;
+  void note_doom(size_t node, const Report& report);
   void note_failure();
   void note_hang();
   void announce_failure();
@@ -85,6 +99,8 @@ class RunWatch {
   HangWatch hang_;
   Duration next_cost_ = std::chrono::minutes(1);
   bool given_up_ = false;
+  std::map<size_t, std::string> doomed_;
+  std::optional<os::Instant> taken_at_;
 };
 
 }  // namespace lockstep::launch

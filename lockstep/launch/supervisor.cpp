@@ -126,8 +126,8 @@ class Supervisor {
 
   Result<void> start_ranks() {
     LOCKSTEP_ASSIGN(
-        generation_,
-        plan_generation(whole_, nodes_->present(), generation_.number));
+        generation_, plan_generation(whole_, present(), generation_.number));
+    tell_price_of_interruption();
     LOCKSTEP_TRY(begin(request_.program, generation_.plan.world_size()));
     LOCKSTEP_ASSIGN(
         start_.master_port, free_port(request_.first_port, request_.last_port));
@@ -150,8 +150,14 @@ class Supervisor {
   // Waits a little for nodes that were lost, and longer for the one without
   // which there is no next generation.
   bool may_restart() {
-    if (watch_.cause() != Cause::kFailure || restarts() >= request_.retries ||
-        watch_.is_interrupted() || watch_.is_given_up()) {
+    if (watch_.is_interrupted() || watch_.is_given_up()) {
+      return false;
+    }
+    if (was_taken_away()) {
+      return wait_for_replacement();
+    }
+    if (watch_.cause() != Cause::kFailure ||
+        restarts() - num_taken_ >= request_.retries) {
       return false;
     }
     if (coordinator_.failure()->lost && !request_.restarts_after_loss) {
@@ -162,7 +168,7 @@ class Supervisor {
     }
     const os::Instant begun = os::real_clock().now();
     while (!watch_.is_interrupted()) {
-      const std::vector<size_t> present = nodes_->present();
+      const std::vector<size_t> present = this->present();
       const bool enough = plan_generation(whole_, present, 0).has_value();
       const Duration waited = os::real_clock().now() - begun;
       if (!enough && waited >= kReturnPatience) {
@@ -177,7 +183,90 @@ class Supervisor {
     return !watch_.is_interrupted();
   }
 
+  // Without machines that are about to go.
+  std::vector<size_t> present() const {
+    std::vector<size_t> nodes = nodes_->present();
+    std::erase_if(nodes, [&](size_t node) {
+      const auto doomed = watch_.doomed().find(node);
+      return doomed != watch_.doomed().end() &&
+             doomed->second == nodes_->session(node);
+    });
+    return nodes;
+  }
+
+  // By the cloud, not by a fault of the job.
+  bool was_taken_away() const {
+    if (watch_.cause() == Cause::kTakenAway) {
+      return true;
+    }
+    return watch_.cause() == Cause::kFailure && watch_.taken_at() &&
+           coordinator_.failure()->lost;
+  }
+
+  // For the whole world again, as long as the terms say; then with what is
+  // there. Whoever rents machines is told that these may go.
+  bool wait_for_replacement() {
+    const os::Instant begun = os::real_clock().now();
+    for (const auto& [node, session] : watch_.doomed()) {
+      if (session == nodes_->session(node)) {
+        coordinator_.note(
+            wire::Node{"leaving", "its ranks have ended"}, nodes_->host(node));
+      }
+    }
+    watch_.flush();
+    const Duration patience =
+        std::max<Duration>(request_.replacement, request_.come_back);
+    console_.say(
+        fmt::format(
+            "waiting up to {} for a machine in its place",
+            format_duration(patience)));
+    while (!watch_.is_interrupted() && !watch_.is_capped()) {
+      const std::vector<size_t> nodes = present();
+      const Duration waited = os::real_clock().now() - begun;
+      const bool enough = plan_generation(whole_, nodes, 0).has_value();
+      if (nodes.size() == nodes_->size() || (enough && waited >= patience)) {
+        ++num_taken_;
+        return true;
+      }
+      if (!enough && waited >= std::max<Duration>(patience, kReturnPatience)) {
+        return false;
+      }
+      watch_.look();
+    }
+    return false;
+  }
+
+  // What the machine that was taken away cost: the time without ranks.
+  void tell_price_of_interruption() {
+    if (!interrupted_since_) {
+      return;
+    }
+    const double lost =
+        to_seconds(os::real_clock().now() - *interrupted_since_);
+    std::string text = fmt::format("{:.0f} s without ranks", lost);
+    if (request_.price_per_hour) {
+      text += fmt::format(
+          ", ${:.4f}", request_.price_per_hour->dollars() * lost / 3600);
+    }
+    text += fmt::format(
+        "; {} of {} nodes go on",
+        generation_.plan.nodes.size(),
+        whole_.plan.nodes.size());
+    console_.say("a machine was taken away: " + text);
+    coordinator_.note(wire::Decision{"interruption", text});
+    interrupted_since_.reset();
+  }
+
   Result<void> restart() {
+    if (was_taken_away()) {
+      watch_.show_rest();
+      ++generation_.number;
+      interrupted_since_ = watch_.taken_at();
+      coordinator_.note(
+          wire::Decision{"restart", "a spot machine was taken away"});
+      watch_.forget_cause();
+      return {};
+    }
     const Failure failure = *coordinator_.failure();
     if (launcher_ == nullptr) {
       // Of this generation, before its logs go on with the next.
@@ -186,7 +275,9 @@ class Supervisor {
       LOCKSTEP_TRY(find_nodes());
     }
     ++generation_.number;
-    console_.say(fmt::format("restart {} of {}", restarts(), request_.retries));
+    console_.say(
+        fmt::format(
+            "restart {} of {}", restarts() - num_taken_, request_.retries));
     coordinator_.note(wire::Decision{"restart", failure.to_string()});
     watch_.forget_cause();
     return {};
@@ -215,6 +306,10 @@ class Supervisor {
         outcome.detail =
             fmt::format("timeout after {}", format_duration(*request_.timeout));
         break;
+      case Cause::kTakenAway:
+        outcome.end = RunEnd::kLost;
+        outcome.detail = "the cloud took its machines away";
+        break;
       case Cause::kCap:
         outcome.end = RunEnd::kCapped;
         outcome.detail = "stopped by " + watch_.cap()->reason;
@@ -241,6 +336,8 @@ class Supervisor {
   Generation whole_;
   Generation generation_;  // that runs now
   RunWatch watch_;
+  int num_taken_ = 0;  // restarts after machines that were taken away
+  std::optional<os::Instant> interrupted_since_;
 };
 
 }  // namespace

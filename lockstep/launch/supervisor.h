@@ -46,6 +46,12 @@ struct RunRequest {
   // Whether a restart may leave out nodes that were lost. Slurm ends such a job
   // as a whole, and queues it again.
   bool restarts_after_loss = true;
+  // By node: its machine may be taken away, which uses up no retry. Empty:
+  // none.
+  std::vector<bool> spot;
+  // How long a restart then waits for a machine in its place; zero: it does
+  // not.
+  Duration replacement{};
   // How long a restart waits for nodes that were lost.
   Duration come_back = std::chrono::seconds(5);
 };
