@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lockstep/base/log.h"
+#include "lockstep/commands/far_nodes.h"
 #include "lockstep/fetch/s3.h"
 
 namespace lockstep::commands {
@@ -27,6 +28,7 @@ Result<fetch::S3Address> address_of(const launch::Job& job) {
 Result<std::unique_ptr<fetch::S3>> open_store() {
   fetch::S3Options store;
   LOCKSTEP_ASSIGN(store.client.settings, fetch::load_settings());
+  store.state = cache_folder();  // goes on with what an uploader had begun
   store.client.say = [](const std::string& line) { log_debug(line); };
   return std::make_unique<fetch::S3>(std::move(store));
 }

@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 constexpr Duration kLook = milliseconds(100);
 constexpr Duration kFirstPause = milliseconds(200);
-constexpr Duration kLongestPause = seconds(30);
+constexpr Duration kLongestPause = seconds(5);
 // One that lived so long is started again at once.
 constexpr Duration kGoodLife = seconds(10);
 
