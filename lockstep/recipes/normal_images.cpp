@@ -1,6 +1,6 @@
 #include "lockstep/recipes/normal_images.h"
 
-#include <ATen/ops/empty.h>
+#include <torch/types.h>
 
 namespace lockstep::recipes {
 namespace {

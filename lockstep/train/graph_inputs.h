@@ -4,6 +4,7 @@
 // input, filled before each run. Also good without a graph. One thread.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
 
 #include <map>
 #include <utility>

@@ -1,7 +1,8 @@
 #include "lockstep/train/image_quality.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/conv2d.h>
+#include <torch/types.h>
+
+#include <algorithm>
 
 namespace lockstep::train {
 namespace {
