@@ -21,7 +21,7 @@ BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 NAMES = ["agents", "collectives", "loader", "dcgan", "esrgan", "vit", "fsdp"]
 NAMES += ["output"]
 NAMES += ["launch", "s3", "supervision", "economics", "balance"]
-NAMES += ["cloud"]
+NAMES += ["cloud", "forest"]
 OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]
 
 

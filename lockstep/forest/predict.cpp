@@ -9,25 +9,106 @@
 namespace lockstep::forest {
 namespace {
 
-constexpr size_t kBlock = 1024;     // rows that walk the trees together
-constexpr size_t kInterleave = 16;  // walks under way at once
+constexpr size_t kBlock = 4096;    // rows that walk the trees together
+constexpr size_t kInterleave = 8;  // walks under way at once, in registers
+
+template <class Step>
+void walk_steps(
+    const std::vector<Step>& tree,
+    int depth,
+    const uint8_t* bins,
+    size_t rows,
+    size_t stride,
+    uint32_t* nodes) {
+  const Step* steps = tree.data();
+  size_t i = 0;
+  for (; i + kInterleave <= rows; i += kInterleave) {
+    uint32_t at[kInterleave] = {};
+    const uint8_t* own = bins + i * stride;
+    for (int d = 0; d < depth; ++d) {
+#pragma GCC unroll 8
+      for (size_t j = 0; j < kInterleave; ++j) {
+        const Step step = steps[at[j]];
+        at[j] = step.left + (own[j * stride + step.feature] > step.bin);
+      }
+    }
+    std::copy_n(at, kInterleave, nodes + i);
+  }
+  for (; i < rows; ++i) {
+    uint32_t at = 0;
+    for (int d = 0; d < depth; ++d) {
+      const Step step = steps[at];
+      at = step.left + (bins[i * stride + step.feature] > step.bin);
+    }
+    nodes[i] = at;
+  }
+}
+
+template <class Step>
+std::vector<Step> steps_of(const Tree& tree) {
+  std::vector<Step> steps;
+  steps.reserve(tree.nodes.size());
+  for (size_t i = 0; i < tree.nodes.size(); ++i) {
+    const Node& node = tree.nodes[i];
+    Step step{};
+    const bool leaf = node.feature == kLeaf;
+    step.feature = static_cast<decltype(step.feature)>(leaf ? 0 : node.feature);
+    step.bin = static_cast<decltype(step.bin)>(leaf ? kMaxBins - 1 : node.bin);
+    step.left = static_cast<decltype(step.left)>(leaf ? i : node.link);
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+// Adds the value of each row's leaf. The common widths are unrolled.
+template <size_t kWidth>
+void add_values(
+    const float* values,
+    const uint32_t* leaves,
+    size_t count,
+    size_t width,
+    float* out) {
+  width = kWidth == 0 ? width : kWidth;
+  for (size_t i = 0; i < count; ++i) {
+    const float* value = values + leaves[i] * width;
+    for (size_t c = 0; c < width; ++c) {
+      out[i * width + c] += value[c];
+    }
+  }
+}
+
+void add_values(
+    const float* values,
+    const uint32_t* leaves,
+    size_t count,
+    size_t width,
+    float* out) {
+  switch (width) {
+    case 1:
+      return add_values<1>(values, leaves, count, width, out);
+    case 2:
+      return add_values<2>(values, leaves, count, width, out);
+    case 4:
+      return add_values<4>(values, leaves, count, width, out);
+    default:
+      return add_values<0>(values, leaves, count, width, out);
+  }
+}
 
 }  // namespace
 
 Predictor::Predictor(const Forest& forest) : forest_(forest) {
+  const bool few = forest.features.size() <= 256;
   for (const auto& tree : forest.trees) {
-    auto& steps = steps_.emplace_back();
-    steps.reserve(tree.nodes.size());
-    for (size_t i = 0; i < tree.nodes.size(); ++i) {
-      const Node& node = tree.nodes[i];
-      if (node.feature == kLeaf) {
-        steps.push_back({0, kMaxBins, static_cast<uint32_t>(i)});
-      } else {
-        steps.push_back(
-            {static_cast<uint16_t>(node.feature),
-             static_cast<uint16_t>(node.bin),
-             node.link});
-      }
+    auto& walk = walks_.emplace_back();
+    walk.depth = tree.depth;
+    if (few && tree.nodes.size() <= 65536) {
+      walk.short_steps = steps_of<Short>(tree);
+    } else {
+      walk.long_steps = steps_of<Long>(tree);
+    }
+    for (const Node& node : tree.nodes) {
+      walk.values.push_back(node.link);
     }
   }
 }
@@ -36,29 +117,16 @@ void Predictor::walk(
     const uint8_t* bins,
     size_t rows,
     size_t tree,
-    uint32_t* leaves) const {
-  const Step* steps = steps_[tree].data();
+    uint32_t* values) const {
+  const Walk& walk = walks_[tree];
   const size_t stride = forest_.binning.num_features();
-  const int depth = forest_.trees[tree].depth;
-  size_t i = 0;
-  for (; i + kInterleave <= rows; i += kInterleave) {
-    std::array<uint32_t, kInterleave> at{};
-    const uint8_t* own = bins + i * stride;
-    for (int d = 0; d < depth; ++d) {
-      for (size_t j = 0; j < kInterleave; ++j) {
-        const Step step = steps[at[j]];
-        at[j] = step.left + (own[j * stride + step.feature] > step.bin);
-      }
-    }
-    std::copy(at.begin(), at.end(), leaves + i);
+  if (!walk.short_steps.empty()) {
+    walk_steps(walk.short_steps, walk.depth, bins, rows, stride, values);
+  } else {
+    walk_steps(walk.long_steps, walk.depth, bins, rows, stride, values);
   }
-  for (; i < rows; ++i) {
-    uint32_t at = 0;
-    for (int d = 0; d < depth; ++d) {
-      const Step step = steps[at];
-      at = step.left + (bins[i * stride + step.feature] > step.bin);
-    }
-    leaves[i] = at;
+  for (size_t i = 0; i < rows; ++i) {
+    values[i] = walk.values[values[i]];
   }
 }
 
@@ -76,16 +144,10 @@ void Predictor::predict_bins(
     float* out = values + first * width;
     std::fill_n(out, count * width, 0.F);
     std::array<uint32_t, kBlock> leaves;
-    for (size_t t = 0; t < steps_.size(); ++t) {
+    for (size_t t = 0; t < walks_.size(); ++t) {
       walk(bins + first * stride, count, t, leaves.data());
-      const Tree& tree = forest_.trees[t];
-      for (size_t i = 0; i < count; ++i) {
-        const float* value =
-            tree.values.data() + tree.nodes[leaves[i]].link * width;
-        for (size_t c = 0; c < width; ++c) {
-          out[i * width + c] += value[c];
-        }
-      }
+      const float* from = forest_.trees[t].values.data();
+      add_values(from, leaves.data(), count, width, out);
     }
     for (size_t i = 0; i < count * width; ++i) {
       out[i] *= share;
@@ -98,7 +160,7 @@ void Predictor::predict(std::span<const float> rows, float* values, int threads)
   const size_t stride = forest_.binning.num_features();
   const auto width = static_cast<size_t>(forest_.value_width());
   const size_t count = stride == 0 ? 0 : rows.size() / stride;
-  constexpr size_t kPiece = 8 * kBlock;
+  constexpr size_t kPiece = 2 * kBlock;
   for_pieces((count + kPiece - 1) / kPiece, threads, [&](size_t piece, size_t) {
     const size_t first = piece * kPiece;
     const size_t some = std::min(kPiece, count - first);
@@ -125,7 +187,7 @@ void Predictor::predict_out_of_bag(
     std::fill_n(out, count * width, 0.F);
     std::array<uint32_t, kBlock> leaves;
     std::array<uint32_t, kBlock> votes{};
-    for (size_t t = 0; t < steps_.size(); ++t) {
+    for (size_t t = 0; t < walks_.size(); ++t) {
       walk(bins + first * stride, count, t, leaves.data());
       const Tree& tree = forest_.trees[t];
       for (size_t i = 0; i < count; ++i) {
@@ -133,8 +195,7 @@ void Predictor::predict_out_of_bag(
           continue;
         }
         ++votes[i];
-        const float* value =
-            tree.values.data() + tree.nodes[leaves[i]].link * width;
+        const float* value = tree.values.data() + leaves[i] * width;
         for (size_t c = 0; c < width; ++c) {
           out[i * width + c] += value[c];
         }

@@ -6,13 +6,14 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/recipes/dcgan.h"
 #include "lockstep/recipes/esrgan.h"
+#include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/vit.h"
 
 namespace lockstep::recipes {
 
 const std::vector<Entry>& all_recipes() {
   static const std::vector<Entry> entries = {
-      dcgan_entry(), esrgan_entry(), vit_entry()};
+      dcgan_entry(), esrgan_entry(), forest_entry(), vit_entry()};
   return entries;
 }
 
@@ -31,6 +32,11 @@ Result<const Entry*> find_recipe(const std::string& name) {
 
 config::Groups make_groups(const Entry& entry) {
   config::Groups groups;
+  groups.add("experiment");
+  if (entry.own_keys) {
+    entry.add_groups(groups);
+    return groups;
+  }
   for (const auto& name : data::dataset_names()) {
     groups.add("data", name, fmt::format("data: {{name: {}}}", name));
   }
@@ -40,7 +46,6 @@ config::Groups make_groups(const Entry& entry) {
         strategy,
         fmt::format("trainer: {{strategy: {}}}", strategy));
   }
-  groups.add("experiment");
   entry.add_groups(groups);
   return groups;
 }

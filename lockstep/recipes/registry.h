@@ -12,9 +12,24 @@
 #include "lockstep/base/result.h"
 #include "lockstep/config/binder.h"
 #include "lockstep/config/groups.h"
+#include "lockstep/record/event_log.h"
+#include "lockstep/record/run_directory.h"
+#include "lockstep/train/rank_environment.h"
 #include "lockstep/train/recipe.h"
 
 namespace lockstep::recipes {
+
+// What a recipe without a step loop is run with, on every rank.
+struct OwnRun {
+  std::string verb;
+  std::string config;  // resolved, as YAML
+  collective::Communicator* group = nullptr;
+  const train::RankEnvironment* environment = nullptr;
+  double started = 0;  // Unix seconds
+  // Of the verb 'train'; null for the others.
+  const record::RunDirectory* directory = nullptr;
+  record::EventWriter* events = nullptr;
+};
 
 struct Prepared {
   std::string config;  // resolved, as YAML
@@ -24,12 +39,17 @@ struct Prepared {
   std::function<std::unique_ptr<train::Recipe>(const train::Context&)> build;
   // What else the recipe does, by verb; gives an exit code.
   std::map<std::string, std::function<int(const train::Context&)>> verbs;
+  // Instead of build, for a recipe without a step loop: the exit code.
+  std::function<int(const OwnRun&)> run;
 };
 
 struct Entry {
   std::string name;
   std::string summary;
   std::vector<std::string> verbs{};  // beside train and test
+  // Its data.* and trainer.* are its own: the groups of the others are not for
+  // it.
+  bool own_keys = false;
   // Adds the recipe's own experiments.
   std::function<void(config::Groups&)> add_groups;
   std::function<Result<Prepared>(const config::Node&, int world_size)> prepare;

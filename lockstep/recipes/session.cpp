@@ -181,6 +181,80 @@ void print_result(
   std::printf("\nrun directory: %s\n", run.path().c_str());
 }
 
+void open_events(const record::RunDirectory& run, Sitting& sitting) {
+  const auto& environment = sitting.environment;
+  const std::string path = environment.events.empty()
+                               ? run.rank_events(environment.rank).string()
+                               : environment.events;
+  sitting.events = input_or_throw(
+      record::EventWriter::open(
+          os::real_files(), path, environment.rank, os::host_facts().hostname));
+}
+
+// By rank 0, unless the launcher has done so.
+void write_job(
+    const Command& command,
+    const Prepared& prepared,
+    const record::RunDirectory& run,
+    const train::RankEnvironment& environment) {
+  if (environment.rank == 0 && environment.launcher != "lockstep") {
+    input_or_throw(
+        os::real_files().write_atomic(
+            run.job(), "recipe: " + command.recipe + "\n" + prepared.config));
+  }
+}
+
+// Everybody's events are on disk; without a coordinator rank 0 closes the run.
+void close_events(
+    const Command& command,
+    const record::RunDirectory& run,
+    const Sitting& sitting,
+    collective::Communicator& group) {
+  sitting.events->flush();
+  if (sitting.environment.launcher == "lockstep") {
+    return;
+  }
+  group.barrier();
+  if (sitting.environment.rank == 0) {
+    auto arguments = command.arguments;
+    if (!command.config_file.empty()) {
+      arguments.insert(arguments.begin(), {"--config", command.config_file});
+    }
+    train::close_run(run, command.recipe, arguments);
+  }
+}
+
+// A recipe that has no step loop.
+int run_own(
+    const Command& command,
+    const Prepared& prepared,
+    Sitting& sitting,
+    collective::Communicator& group) {
+  OwnRun own;
+  own.verb = command.verb;
+  own.config = prepared.config;
+  own.group = &group;
+  own.environment = &sitting.environment;
+  own.started = sitting.started;
+  if (command.verb != "train") {
+    return prepared.run(own);
+  }
+  const auto run =
+      open_run(prepared, command.recipe, sitting.environment, group);
+  open_events(run, sitting);
+  write_job(command, prepared, run, sitting.environment);
+  own.directory = &run;
+  own.events = sitting.events.get();
+  int code = 0;
+  {
+    const train::Monitor monitor(*sitting.events, kResourcePeriod, -1);
+    code = prepared.run(own);
+  }
+  sitting.events->write(wire::Exit{code, 0, ""});
+  close_events(command, run, sitting, group);
+  return code;
+}
+
 int train_recipe(const Command& command, Sitting& sitting) {
   auto& environment = sitting.environment;
   environment = input_or_throw(train::read_rank_environment(os::environment()));
@@ -200,6 +274,9 @@ int train_recipe(const Command& command, Sitting& sitting) {
       prepared.trainer.collective,
       prepared.trainer.timeout,
       device);
+  if (prepared.run) {
+    return run_own(command, prepared, sitting, group.communicator());
+  }
   if (group.communicator().name() != "nccl") {
     train::use_own_stream(device);
   }
@@ -222,23 +299,11 @@ int train_recipe(const Command& command, Sitting& sitting) {
   }
   const auto run =
       open_run(prepared, command.recipe, environment, group.communicator());
-  const std::string events_path =
-      environment.events.empty() ? run.rank_events(environment.rank).string()
-                                 : environment.events;
-  sitting.events = input_or_throw(
-      record::EventWriter::open(
-          os::real_files(),
-          events_path,
-          environment.rank,
-          os::host_facts().hostname));
+  open_events(run, sitting);
   train::LoopResult result;
   {
     const auto recipe = prepared.build(context);
-    if (environment.rank == 0 && environment.launcher != "lockstep") {
-      input_or_throw(
-          os::real_files().write_atomic(
-              run.job(), "recipe: " + command.recipe + "\n" + prepared.config));
-    }
+    write_job(command, prepared, run, environment);
     train::LoopOptions options;
     options.environment = environment;
     options.config = prepared.config;
@@ -263,17 +328,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
           result.stopped && train::stop_signal() == 0 ? 143 : code,
           0,
           result.stopped ? "stopped after a checkpoint" : ""});
-  sitting.events->flush();
-  if (environment.launcher != "lockstep") {
-    group.communicator().barrier();  // everybody's events are on disk
-    if (environment.rank == 0) {
-      auto arguments = command.arguments;
-      if (!command.config_file.empty()) {
-        arguments.insert(arguments.begin(), {"--config", command.config_file});
-      }
-      train::close_run(run, command.recipe, arguments);
-    }
-  }
+  close_events(command, run, sitting, group.communicator());
   if (environment.rank == 0) {
     print_result(result, run);
   }

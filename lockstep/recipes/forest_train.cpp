@@ -1,0 +1,259 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+
+#include "lockstep/base/log.h"
+#include "lockstep/forest/fit.h"
+#include "lockstep/forest/gather.h"
+#include "lockstep/forest/model_file.h"
+#include "lockstep/forest/predict.h"
+#include "lockstep/forest/score.h"
+#include "lockstep/forest/training_set.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/recipes/forest.h"
+#include "lockstep/recipes/forest_scores.h"
+#include "lockstep/record/plot.h"
+#include "lockstep/train/error.h"
+#include "lockstep/train/recorder.h"
+
+namespace lockstep::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return os::real_clock().unix_seconds();
+}
+
+// An iteration event for each tree that this rank has grown.
+class TreeEvents {
+ public:
+  TreeEvents(record::EventWriter& events, uint64_t rows)
+      : events_(events), rows_(rows), last_(now()) {}
+  void add(size_t trees) {
+    const std::lock_guard lock(mutex_);
+    const double time = now();
+    wire::Iteration iteration;
+    iteration.step = steps_ += static_cast<int64_t>(trees);
+    iteration.samples = static_cast<int64_t>(rows_ * trees);
+    iteration.compute = iteration.total = time - last_;
+    events_.write(iteration);
+    last_ = time;
+  }
+
+ private:
+  record::EventWriter& events_;
+  uint64_t rows_;
+  std::mutex mutex_;
+  int64_t steps_ = 0;
+  double last_;
+};
+
+forest::LoadOptions load_options(
+    const ForestConfig& config,
+    forest::Part part) {
+  forest::LoadOptions options;
+  options.regression = config.forest.criterion == "squared_error";
+  options.drop_missing = config.data.missing == "drop";
+  options.part = part;
+  options.held_out = config.data.held_out;
+  options.seed = static_cast<uint64_t>(config.trainer.seed);
+  options.classes = config.data.classes;
+  return options;
+}
+
+forest::TrainingSet read_training_set(
+    const ForestConfig& config,
+    int threads,
+    collective::Communicator& group) {
+  if (config.data.train.empty()) {
+    throw train::TrainError(
+        train::kBadInput,
+        "data.train is not set: a table to learn from (.csv, .npy, .h5)");
+  }
+  const auto table = together(
+      forest::open_table(config.data.train, {config.data.label}), group);
+  const bool split = config.data.test.empty() && config.data.held_out > 0;
+  auto rows = given(load_rows(
+      *table,
+      load_options(
+          config, split ? forest::Part::kTraining : forest::Part::kAll),
+      group));
+  if (rows.dropped > 0 && group.rank() == 0) {
+    log_info(
+        fmt::format(
+            "{}: {} rows with missing values left out",
+            config.data.train,
+            rows.dropped));
+  }
+  return given(make_training_set(
+      std::move(rows),
+      static_cast<size_t>(config.forest.bins),
+      threads,
+      group));
+}
+
+// On data.test, or on the part of data.train that was held out.
+std::optional<forest::Score> test_score(
+    const ForestConfig& config,
+    const forest::Forest& model,
+    int threads,
+    collective::Communicator& group) {
+  const bool own = !config.data.test.empty();
+  if (!own && config.data.held_out <= 0) {
+    return std::nullopt;
+  }
+  return score_file(
+      own ? config.data.test : config.data.train,
+      load_options(config, own ? forest::Part::kAll : forest::Part::kHeldOut),
+      config.data.label,
+      model,
+      threads,
+      group);
+}
+
+void write_importances(
+    const forest::Forest& model,
+    const record::RunDirectory& run) {
+  const auto weights = importances(model);
+  std::string csv = "feature,importance\n";
+  record::Bars bars;
+  bars.parts = {"importance"};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    csv += fmt::format("{},{}\n", model.features[i], weights[i]);
+    bars.rows.push_back({model.features[i], {weights[i]}});
+  }
+  auto& files = os::real_files();
+  given(files.write_atomic(run.path() / "importances.csv", csv));
+  bars.title = "How much each feature lowers impurity, as a share";
+  given(files.make_directories(run.plots()));
+  given(files.write_atomic(
+      run.plots() / "importances.svg", record::bars_svg(bars)));
+}
+
+wire::Init init_event(
+    const ForestConfig& config,
+    const forest::TrainingSet& set,
+    const forest::FitOptions& options,
+    const OwnRun& run) {
+  wire::Init init;
+  init.program = "lockstep-train forest";
+  init.world_size = run.group->size();
+  init.seconds = now() - run.started;
+  const auto exchange = choose_exchange(set.table, options, *run.group);
+  init.facts = {
+      {"device", "cpu"},
+      {"collective", run.group->name()},
+      {"launcher", run.environment->launcher},
+      {"data", config.data.train},
+      {"rows", std::to_string(set.table.total_rows)},
+      {"features", std::to_string(set.table.num_features)},
+      {"classes", std::to_string(set.forest.target.num_classes())},
+      {"trees", std::to_string(options.trees)},
+      {"depth", std::to_string(options.depth)},
+      {"criterion", config.forest.criterion},
+      {"threads", std::to_string(options.threads)},
+      {"exchange",
+       exchange == forest::Exchange::kHistograms ? "histograms" : "rows"}};
+  return init;
+}
+
+}  // namespace
+
+int train_forest(const ForestConfig& config, const OwnRun& run) {
+  auto& group = *run.group;
+  const bool leader = group.rank() == 0;
+  auto options = fit_options(config, *run.environment);
+  const double began = now();
+  auto set = read_training_set(config, options.threads, group);
+  const int classes = set.forest.target.num_classes();
+  if (config.forest.class_weights == "balanced" && classes > 0) {
+    options.class_weights = balanced_weights(set.table, classes, group);
+  }
+  given(check(options, classes, set.table.num_features));
+  run.events->write(init_event(config, set, options, run));
+  run.events->write(wire::Phase{"train"});
+  const double read = now();
+  TreeEvents tree_events(*run.events, set.table.num_rows);
+  set.forest.trees = grow_trees(
+      set.table, set.forest.target, options, group, [&](size_t trees) {
+        tree_events.add(trees);
+      });
+  const double grown = now();
+  run.events->write(
+      wire::Epoch{
+          0,
+          options.trees,
+          static_cast<int64_t>(set.table.num_rows) * options.trees,
+          grown - read});
+
+  const fs::path folder = !config.trainer.checkpoint_dir.empty()
+                              ? config.trainer.checkpoint_dir
+                          : !run.environment->checkpoints.empty()
+                              ? run.environment->checkpoints
+                              : run.directory->checkpoints().string();
+  const fs::path model = folder / "last.safetensors";
+  if (leader) {
+    given(os::real_files().make_directories(folder));
+    given(write_model(
+        os::real_files(),
+        model,
+        set.forest,
+        {{"lockstep.config", run.config}}));
+    run.events->write(
+        wire::Checkpoint{
+            options.trees, model.string(), "final", now() - grown});
+    write_importances(set.forest, *run.directory);
+  }
+  run.events->write(wire::Phase{"validation"});
+  const forest::Predictor predictor(set.forest);
+  std::map<std::string, double> metrics;
+  const auto note = [&](const std::string& name, const forest::Score& score) {
+    note_score(name, score, classes > 0, metrics);
+  };
+  note(
+      "train",
+      training_score(
+          predictor, set.table, set.forest.target, options.threads, group));
+  if (config.forest.out_of_bag && options.bootstrap) {
+    note(
+        "out_of_bag",
+        out_of_bag_score(
+            predictor, set.table, set.forest.target, options, group));
+  }
+  const auto tested = test_score(config, set.forest, options.threads, group);
+  if (tested) {
+    note("test", *tested);
+    metrics["predict_seconds"] = tested->seconds;
+  }
+  metrics["read_seconds"] = read - began;
+  metrics["fit_seconds"] = grown - read;
+  train::Recorder recorder(run.directory, leader, 0);
+  recorder.metrics(options.trees, 0, metrics);
+  recorder.flush();
+  run.events->write(wire::Metric{options.trees, 0, metrics});
+  if (leader) {
+    std::printf(
+        "forest: %lld trees from %llu rows x %zu features in %.3f s (read "
+        "%.3f s)\n",
+        static_cast<long long>(options.trees),
+        static_cast<unsigned long long>(set.table.total_rows),
+        set.table.num_features,
+        grown - read,
+        read - began);
+    print_metrics(metrics);
+    if (tested && classes > 0) {
+      given(write_confusion(tested->confusion, run.directory->path() / "test"));
+    }
+    std::printf(
+        "model: %s\nrun directory: %s\n",
+        model.c_str(),
+        run.directory->path().c_str());
+  }
+  return 0;
+}
+
+}  // namespace lockstep::recipes

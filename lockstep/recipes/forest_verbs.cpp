@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "lockstep/forest/model_file.h"
+#include "lockstep/forest/predict.h"
+#include "lockstep/os/clock.h"
+#include "lockstep/recipes/forest.h"
+#include "lockstep/recipes/forest_scores.h"
+#include "lockstep/record/pending_file.h"
+#include "lockstep/record/png.h"
+
+namespace lockstep::recipes {
+namespace {
+
+constexpr size_t kBlockRows = 65536;
+
+forest::Forest read_checkpoint(
+    const ForestConfig& config,
+    collective::Communicator& group) {
+  if (config.checkpoint.empty() || config.data.test.empty()) {
+    throw train::TrainError(
+        train::kBadInput,
+        "this verb needs checkpoint=MODEL and data.test=TABLE, e.g. "
+        "checkpoint=runs/<id>/checkpoints/last.safetensors");
+  }
+  return together(forest::read_model(config.checkpoint), group);
+}
+
+// NPY has no names: with as many columns as the forest has features, all are.
+Result<std::unique_ptr<forest::TableFile>> open_for(
+    const forest::Forest& model,
+    const std::string& path,
+    const std::string& label,
+    bool required) {
+  auto table = forest::open_table(path, {label, required});
+  if (table && !required &&
+      (*table)->features().size() + 1 == model.features.size()) {
+    table = forest::open_table(path, {"", false});
+  }
+  if (!table) {
+    return table;
+  }
+  return select_features(std::move(*table), model.features);
+}
+
+std::string header(const forest::Forest& model, bool probabilities) {
+  std::string line = "prediction";
+  for (size_t c = 0; probabilities && c < model.target.classes.size(); ++c) {
+    line += "," + model.target.classes[c];
+  }
+  return line + "\n";
+}
+
+// A line a row; a row with a missing value has an empty one.
+std::string lines_of(
+    const forest::RowBlock& block,
+    const std::vector<float>& values,
+    const forest::Forest& model,
+    bool probabilities) {
+  const auto width = static_cast<size_t>(model.value_width());
+  const size_t features = model.features.size();
+  const auto classes =
+      model.target.classes.empty()
+          ? std::vector<int32_t>()
+          : forest::classes_of(values, static_cast<int>(width));
+  std::string text;
+  for (size_t i = 0; i < block.rows; ++i) {
+    bool whole = true;
+    for (size_t f = 0; f < features; ++f) {
+      whole &= std::isfinite(block.features[i * features + f]);
+    }
+    if (whole) {
+      text += classes.empty()
+                  ? fmt::format("{}", values[i])
+                  : model.target.classes[static_cast<size_t>(classes[i])];
+    }
+    for (size_t c = 0; probabilities && !classes.empty() && c < width; ++c) {
+      text += whole ? fmt::format(",{}", values[i * width + c]) : ",";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+forest::Score score_file(
+    const std::string& path,
+    forest::LoadOptions options,
+    const std::string& label,
+    const forest::Forest& model,
+    int threads,
+    collective::Communicator& group) {
+  const auto table = together(open_for(model, path, label, true), group);
+  options.classes = model.target.classes;
+  options.regression = options.classes.empty();
+  const auto rows = given(load_rows(*table, options, group));
+  std::vector<float> values(
+      rows.num_rows * static_cast<size_t>(model.value_width()));
+  const forest::Predictor predictor(model);
+  const auto begun = os::real_clock().now();
+  predictor.predict(rows.values, values.data(), threads);
+  const double seconds = to_seconds(os::real_clock().now() - begun);
+  auto score =
+      options.regression
+          ? forest::score_numbers(values, rows.numbers, group)
+          : forest::score_classes(values, rows.classes, model.target, group);
+  score.seconds = seconds;
+  return score;
+}
+
+void note_score(
+    const std::string& name,
+    const forest::Score& score,
+    bool classes,
+    std::map<std::string, double>& metrics) {
+  if (classes) {
+    metrics[name + "_accuracy"] = score.accuracy;
+  } else {
+    metrics[name + "_r2"] = score.r2;
+    metrics[name + "_rmse"] = score.rmse;
+  }
+}
+
+void print_metrics(const std::map<std::string, double>& metrics) {
+  for (const auto& [name, value] : metrics) {
+    std::printf("%s %.6g\n", name.c_str(), value);
+  }
+}
+
+Result<void> write_confusion(
+    const record::Confusion& confusion,
+    const os::Path& folder) {
+  auto& files = os::real_files();
+  LOCKSTEP_TRY(files.make_directories(folder));
+  LOCKSTEP_TRY(files.write_atomic(
+      folder / "confusion.csv", record::confusion_csv(confusion)));
+  LOCKSTEP_TRY(files.write_atomic(
+      folder / "classes.csv", record::classes_csv(confusion)));
+  LOCKSTEP_ASSIGN(
+      const auto png, record::encode_png(record::confusion_image(confusion)));
+  return files.write_atomic(folder / "confusion.png", png);
+}
+
+int test_forest(const ForestConfig& config, const OwnRun& run) {
+  const auto model = read_checkpoint(config, *run.group);
+  const auto options = fit_options(config, *run.environment);
+  forest::LoadOptions load;
+  load.drop_missing = config.data.missing == "drop";
+  const auto score = score_file(
+      config.data.test,
+      load,
+      config.data.label,
+      model,
+      options.threads,
+      *run.group);
+  if (run.group->rank() == 0) {
+    std::map<std::string, double> metrics;
+    const bool classes = !model.target.classes.empty();
+    note_score("test", score, classes, metrics);
+    print_metrics(metrics);
+    if (classes) {
+      std::printf("\n%s\n", record::class_table(score.confusion).c_str());
+    }
+    if (classes && !config.out.empty()) {
+      given(write_confusion(score.confusion, config.out));
+    }
+  }
+  return 0;
+}
+
+int predict_forest(const ForestConfig& config, const OwnRun& run) {
+  auto& group = *run.group;
+  const auto model = read_checkpoint(config, group);
+  const auto options = fit_options(config, *run.environment);
+  const auto table = together(
+      open_for(model, config.data.test, config.data.label, false), group);
+  // Each rank its part of the rows, in a file of its own.
+  const auto rank = static_cast<uint64_t>(group.rank());
+  const auto ranks = static_cast<uint64_t>(group.size());
+  const uint64_t first = table->num_rows() * rank / ranks;
+  const uint64_t last = table->num_rows() * (rank + 1) / ranks;
+  os::Path path = config.predictions;
+  if (ranks > 1) {
+    path.replace_filename(
+        fmt::format(
+            "{}-{}{}", path.stem().string(), rank, path.extension().string()));
+  }
+  auto& files = os::real_files();
+  given(files.remove(path));
+  auto out = given(record::PendingFile::open(files, path));
+  const forest::Predictor predictor(model);
+  out.add(header(model, config.probabilities));
+  for (uint64_t at = first; at < last; at += kBlockRows) {
+    const auto block =
+        given(table->read(at, std::min<uint64_t>(kBlockRows, last - at)));
+    std::vector<float> values(
+        block.rows * static_cast<size_t>(model.value_width()));
+    predictor.predict(block.features, values.data(), options.threads);
+    out.add(lines_of(block, values, model, config.probabilities));
+    given(out.drain());
+  }
+  given(out.drain());
+  std::printf(
+      "predictions: %llu rows in %s\n",
+      static_cast<unsigned long long>(last - first),
+      path.c_str());
+  return 0;
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,456 @@
+"""The forest against scikit-learn, on one rank and several, from every kind of
+file, and what it says to bad input. Its model file is read here by the
+safetensors package and walked by a few lines of numpy."""
+
+import datetime
+import json
+import shutil
+import subprocess
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+from pyhdf.SD import SD, SDC
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from sklearn.datasets import load_digits, make_classification, make_friedman1
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.model_selection import train_test_split
+from trainer import LOCKSTEP, TRAIN, clean_environment, events, metrics, run_ranks
+from trainer import train, trained
+
+MPIRUN = shutil.which("mpirun")
+SMALL = ["forest", "forest.trees=12", "forest.depth=8"]
+
+
+def write_csv(path, x, y, names=None):
+    names = names or [f"f{i}" for i in range(x.shape[1])]
+    with open(path, "w") as file:
+        file.write(",".join([*names, "label"]) + "\n")
+        for row, label in zip(x, y):
+            file.write(",".join([*(repr(float(v)) for v in row), str(label)]) + "\n")
+    return path
+
+
+def values(run):
+    return {name: float(value) for name, value in metrics(run)[-1].items()}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A small table as CSV, NPY and HDF5."""
+    folder = tmp_path_factory.mktemp("table")
+    x, y = make_classification(
+        n_samples=3000, n_features=8, n_informative=5, n_classes=3, random_state=1
+    )
+    x = x.astype(np.float32)
+    write_csv(folder / "t.csv", x, y)
+    np.save(folder / "t.npy", np.column_stack([x, y]).astype(np.float32))
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y.astype(np.int64))
+    with h5py.File(folder / "t.h5", "w") as file:
+        for i in range(x.shape[1]):
+            file[f"f{i}"] = x[:, i]
+        file["label"] = y.astype(np.int16)
+    return folder
+
+
+def model(run):
+    return load_file(run / "checkpoints" / "last.safetensors")
+
+
+def assert_same_model(run, other):
+    a, b = model(run), model(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert np.array_equal(a[name], b[name]), name
+
+
+@pytest.fixture(scope="module")
+def alone(table, tmp_path_factory):
+    run = tmp_path_factory.mktemp("alone") / "run"
+    trained(*SMALL, f"data.train={table / 't.csv'}", f"out={run}", "forest.threads=1")
+    return run
+
+
+def sets():
+    x, y = make_classification(
+        n_samples=9000,
+        n_features=16,
+        n_informative=10,
+        n_classes=4,
+        random_state=0,
+    )
+    yield pytest.param(x, y, id="made")
+    yield pytest.param(*load_digits(return_X_y=True), id="digits")
+
+
+@pytest.mark.parametrize("x, y", sets())
+def test_as_accurate_as_scikit_learn(x, y, tmp_path):
+    xa, xb, ya, yb = train_test_split(
+        x.astype(np.float32), y, test_size=0.3, random_state=0
+    )
+    for name, px, py in [("a", xa, ya), ("b", xb, yb)]:
+        np.save(tmp_path / f"{name}.npy", np.column_stack([px, py]).astype("f4"))
+    run = tmp_path / "run"
+    trained(
+        "forest",
+        f"data.train={tmp_path / 'a.npy'}",
+        f"data.test={tmp_path / 'b.npy'}",
+        "forest.trees=100",
+        "forest.out_of_bag=true",
+        f"out={run}",
+    )
+    peer = RandomForestClassifier(
+        100, criterion="entropy", max_depth=15, random_state=0, n_jobs=2, oob_score=True
+    ).fit(xa, ya)
+    ours = values(run)
+    # Two forests of other seeds differ by as much on so few rows.
+    assert ours["test_accuracy"] > peer.score(xb, yb) - 0.015
+    assert ours["train_accuracy"] > peer.score(xa, ya) - 0.02
+    assert abs(ours["out_of_bag_accuracy"] - peer.oob_score_) < 0.02
+    lines = (run / "importances.csv").read_text().splitlines()[1:]
+    weights = np.array([float(line.split(",")[1]) for line in lines])
+    assert abs(weights.sum() - 1) < 1e-6
+    assert np.corrcoef(weights, peer.feature_importances_)[0, 1] > 0.9
+    assert (run / "plots" / "importances.svg").exists()
+    assert (run / "test" / "confusion.csv").exists()
+
+
+def test_numbers_as_well_as_scikit_learn(tmp_path):
+    x, y = make_friedman1(n_samples=4000, random_state=3)
+    xa, xb, ya, yb = train_test_split(x, y, test_size=0.3, random_state=0)
+    for name, px, py in [("a", xa, ya), ("b", xb, yb)]:
+        np.save(tmp_path / f"{name}.npy", np.column_stack([px, py]))
+    run = tmp_path / "run"
+    trained(
+        "forest",
+        f"data.train={tmp_path / 'a.npy'}",
+        f"data.test={tmp_path / 'b.npy'}",
+        "forest.criterion=squared_error",
+        "forest.features=10",
+        "forest.trees=60",
+        f"out={run}",
+    )
+    peer = RandomForestRegressor(60, max_depth=15, random_state=0, n_jobs=2).fit(xa, ya)
+    assert values(run)["test_r2"] > peer.score(xb, yb) - 0.01
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["forest.threads=2"],
+        ["forest.threads=4"],
+    ],
+)
+def test_same_model_with_threads(words, table, alone, tmp_path):
+    run = tmp_path / "run"
+    trained(*SMALL, f"data.train={table / 't.csv'}", f"out={run}", *words)
+    assert_same_model(run, alone)
+
+
+@pytest.mark.parametrize("exchange", ["rows", "histograms"])
+def test_same_model_on_ranks(exchange, table, alone, tmp_path):
+    run = tmp_path / "run"
+    words = [*SMALL, f"data.train={table / 't.csv'}", f"out={run}"]
+    words += [f"forest.exchange={exchange}", "forest.local_rows=100"]
+    run_ranks(tmp_path, words, world=3)
+    assert_same_model(run, alone)
+    assert values(run)["test_accuracy"] == values(alone)["test_accuracy"]
+    assert {e["rank"] for e in events(run) if e["kind"] == "iteration"} == {0, 1, 2}
+
+
+def test_same_model_under_launchers(table, alone, tmp_path):
+    words = [TRAIN, *SMALL, f"data.train={table / 't.csv'}"]
+    commands = {"lockstep": [LOCKSTEP, "run", "--procs", "2"]}
+    commands["lockstep"] += ["--runs-dir", str(tmp_path / "runs"), "--"]
+    if MPIRUN:
+        commands["mpirun"] = [MPIRUN, "--allow-run-as-root", "--oversubscribe"]
+        commands["mpirun"] += ["-np", "2"]
+    for name, command in commands.items():
+        run = tmp_path / name
+        subprocess.run(
+            [*command, *words, f"out={run}"],
+            env=clean_environment(),
+            check=True,
+            timeout=120,
+            capture_output=True,
+        )
+        assert_same_model(run, alone)
+
+
+def test_same_model_from_every_file(table, alone, tmp_path):
+    for i, words in enumerate(
+        [
+            [f"data.train={table / 't.h5'}"],
+            [f"data.train={table / 't.npy'}"],
+            [f"data.train={table / 'x.npy'}", f"data.label={table / 'y.npy'}"],
+        ]
+    ):
+        run = tmp_path / str(i)
+        trained(*SMALL, *words, f"out={run}")
+        assert_same_model(run, alone)
+
+
+def walk(path, x):
+    """Shares of classes as docs/forest.md says that they are found."""
+    t = load_file(path)
+    with safe_open(path, "np") as file:
+        classes = json.loads(file.metadata()["lockstep.classes"])
+    total = np.zeros((len(x), len(classes)))
+    starts = zip(t["tree.node_start"][:-1], t["tree.value_start"][:-1])
+    for node_start, value_start in starts:
+        at = np.full(len(x), node_start)
+        while True:
+            feature = t["node.feature"][at]
+            inner = feature >= 0
+            if not inner.any():
+                break
+            right = x[np.arange(len(x)), np.maximum(feature, 0)] > t["node.threshold"][at]
+            child = node_start + t["node.link"][at].astype(np.int64) + right
+            at = np.where(inner, child, at)
+        total += t["leaf.value"][value_start + t["node.link"][at].astype(np.int64)]
+    return classes, total / (len(t["tree.node_start"]) - 1)
+
+
+def test_predictions_are_those_of_the_documented_model(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    out = tmp_path / "p.csv"
+    words = ["forest", "predict", f"checkpoint={file}", f"predictions={out}"]
+    trained(*words, f"data.test={table / 't.csv'}", "probabilities=true")
+    x = np.load(table / "x.npy")
+    classes, shares = walk(file, x)
+    lines = [line.split(",") for line in out.read_text().splitlines()]
+    assert lines[0] == ["prediction", *classes]
+    got = np.array([[float(v) for v in line[1:]] for line in lines[1:]])
+    assert np.abs(got - shares).max() < 1e-5
+    assert [line[0] for line in lines[1:]] == [classes[i] for i in got.argmax(1)]
+    # Without a label column, and by two ranks, each its part.
+    bare = tmp_path / "bare.csv"
+    whole = (table / "t.csv").read_text().splitlines()
+    bare.write_text("\n".join(line.rpartition(",")[0] for line in whole) + "\n")
+    trained(*words, f"data.test={bare}")
+    assert out.read_text().splitlines()[1:] == [line[0] for line in lines[1:]]
+    run_ranks(tmp_path, [*words, f"data.test={table / 't.csv'}"])
+    parts = [(tmp_path / f"p-{rank}.csv").read_text().splitlines() for rank in (0, 1)]
+    assert parts[0][1:] + parts[1][1:] == [line[0] for line in lines[1:]]
+
+
+def test_verb_test_scores_a_table(table, alone):
+    file = alone / "checkpoints" / "last.safetensors"
+    done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")
+    score = float(done.stdout.split("test_accuracy ")[1].split()[0])
+    assert score > 0.75
+
+
+def refused(done, *parts):
+    assert done.returncode == 2, done.stdout + done.stderr
+    for part in parts:
+        assert part in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text, parts, words",
+    [
+        ("a,b\n1,2\n", ["data.label=label", "no such column"], []),
+        ("a,labl\n1,2\n", ["did you mean 'labl'"], []),
+        ("a,label\nx,1\n2,0\n", ["t.csv:2", "'x' is not a number"], []),
+        ("a,label\n1,1\nnan,0\n2,0\n", ["t.csv:3", "data.missing=drop"], []),
+        ("a,label\n1,1\n2,0\n3,7\n", ["label '7'", "accepted: 0, 1"], ["data.classes=[0,1]"]),
+        ("a,label\n1,1\n", ["1 rows"], []),
+        ("a,label\n1,1\n2,1\n3,1\n", ["every label is '1'"], []),
+        ("", ["no header"], []),
+        ("a,label\n1,b\n2,a\n", ["words"], ["forest.criterion=squared_error"]),
+        ("a,label\n1,1\n2,0\n", ["forest.features=3"], ["forest.features=3"]),
+        ("a,label\n1,1\n2,0\n", ["3 weights for 2"], ["forest.class_weights=1,2,3"]),
+    ],
+)
+def test_bad_tables(text, parts, words, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    done = train(
+        "forest", f"data.train={path}", "data.held_out=0", f"out={tmp_path / 'r'}", *words
+    )
+    refused(done, *parts)
+
+
+def test_bad_files(table, tmp_path):
+    out = f"out={tmp_path / 'r'}"
+    refused(train("forest", out), "data.train is not set")
+    refused(train("forest", "data.train=/none.csv", out), "/none.csv", "no such table")
+    refused(train("dcgan", "predict"), "'predict' is neither a verb", "train, test")
+    for name, size in [("t.h5", 3000), ("t.npy", 3000), ("t.npy", 40), ("t.h5", 100)]:
+        cut = tmp_path / name
+        cut.write_bytes((table / name).read_bytes()[:size])
+        refused(train("forest", f"data.train={cut}", out), str(cut), "cut off")
+    refused(train("forest", "predict"), "checkpoint=MODEL")
+
+
+def test_constant_features_are_harmless(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "".join(f"5,{i},5,{int(i >= 40)}\n" for i in range(80))
+    path.write_text("a,b,c,label\n" + rows)
+    run = tmp_path / "r"
+    trained("forest", f"data.train={path}", "forest.features=1", f"out={run}")
+    assert values(run)["test_accuracy"] > 0.9
+    lines = (run / "importances.csv").read_text().splitlines()
+    assert lines[1] == "a,0" and lines[2] == "b,1"
+
+
+def test_a_table_of_other_columns_is_refused(alone, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("f0,f1,label\n1,2,0\n")
+    file = alone / "checkpoints" / "last.safetensors"
+    done = train("forest", "predict", f"checkpoint={file}", f"data.test={path}")
+    refused(done, "no column 'f2', 'f3'")
+
+
+# The satellite chain. Pixels about a kilometre apart; CALIPSO flies through.
+FILL = 65533
+
+
+def make_viirs(folder, time, lat, seed, places=True):
+    rows, columns = 90, 120
+    rng = np.random.default_rng(seed)
+    r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    latitude = (lat + 0.009 * r - 0.001 * c).astype("f4")
+    longitude = (30 + 0.012 * c + 0.001 * r).astype("f4")
+    counts = rng.integers(100, 60000, (16, rows, columns), dtype=np.uint16)
+    counts[3, 10:20, :] = FILL
+    counts[8, :, 60:64] = 65535
+    files = {"VNP02MOD": counts, "VNP03MOD": None} if places else {"VNP02MOD": counts}
+    for name, bands in files.items():
+        path = folder / f"{name}.{time}.002.nc"
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("y", rows)
+            file.createDimension("x", columns)
+            if bands is None:
+                group = file.createGroup("geolocation_data")
+                for key, value in [("latitude", latitude), ("longitude", longitude)]:
+                    group.createVariable(key, "f4", ("y", "x"))[:] = value
+                continue
+            group = file.createGroup("observation_data")
+            for band in range(16):
+                variable = group.createVariable(
+                    f"M{band + 1:02}", "u2", ("y", "x"), fill_value=65535
+                )
+                variable.set_auto_maskandscale(False)
+                variable.scale_factor = np.float32(0.5)
+                variable.add_offset = np.float32(-3)
+                variable[:] = bands[band]
+    return latitude, longitude, counts
+
+
+def make_calipso(path, seconds, latitude, longitude, flags):
+    day = datetime.datetime(2014, 1, 1)
+    stamp = 140101 + np.asarray(seconds) / 86400
+    file = SD(str(path), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
+    assert day.year == 2014
+    for name, kind, values in [
+        ("Profile_UTC_Time", SDC.FLOAT64, stamp.reshape(-1, 1)),
+        ("Latitude", SDC.FLOAT32, latitude.reshape(-1, 1).astype("f4")),
+        ("Longitude", SDC.FLOAT32, longitude.reshape(-1, 1).astype("f4")),
+        ("Feature_Classification_Flags", SDC.UINT16, flags.reshape(-1, 1)),
+    ]:
+        one = file.create(name, kind, values.shape)
+        one[:] = values
+        one.endaccess()
+    file.end()
+
+
+def haversine(lat1, lon1, lat2, lon2):
+    a, b, c, d = map(np.radians, (lat1, lon1, lat2, lon2))
+    h = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2
+    return 2 * 6373 * np.arcsin(np.sqrt(h))
+
+
+@pytest.fixture
+def granules(tmp_path):
+    """Two granules of VIIRS and a track of which some profiles miss them."""
+    viirs = tmp_path / "viirs"
+    viirs.mkdir()
+    swaths = {
+        "A2014001.0012": make_viirs(viirs, "A2014001.0012", 10, 1),
+        "A2014001.0018": make_viirs(viirs, "A2014001.0018", 11, 2),
+    }
+    rng = np.random.default_rng(5)
+    seconds = np.linspace(11 * 60, 25 * 60, 400)
+    latitude = np.linspace(9.8, 12, 400)
+    longitude = 30.7 + rng.normal(0, 0.5, 400)
+    flags = rng.integers(0, 65535, 400, dtype=np.uint16)
+    calipso = tmp_path / "calipso"
+    calipso.mkdir()
+    make_calipso(calipso / "track.hdf", seconds, latitude, longitude, flags)
+    return tmp_path, swaths, (seconds, latitude, longitude, flags)
+
+
+def expected_rows(begin, swath, track):
+    """Every profile against every pixel."""
+    latitude, longitude, counts = swath
+    lat, lon = latitude.ravel(), longitude.ravel()
+    rows = []
+    for second, y, x, flag in zip(*track):
+        y, x = np.float32(y), np.float32(x)
+        if not begin <= second < begin + 360:
+            continue
+        distance = haversine(float(y), float(x), lat.astype("f8"), lon.astype("f8"))
+        pixel = distance.argmin()
+        values = counts.reshape(16, -1)[:, pixel]
+        if distance[pixel] < 5 and (values < 65528).all():
+            rows.append([*(values * 0.5 - 3), (int(flag) >> 5) & 3])
+    return np.array(rows)
+
+
+def collocate(folder, *words):
+    return train(
+        "forest",
+        "collocate",
+        f"collocate.calipso={folder / 'calipso'}",
+        f"collocate.viirs={folder / 'viirs'}",
+        f"collocate.rows={folder / 'rows'}",
+        *words,
+    )
+
+
+def test_collocated_rows_are_those_of_a_full_search(granules):
+    folder, swaths, track = granules
+    done = collocate(folder, "forest.threads=2")
+    assert done.returncode == 0, done.stderr
+    for time, swath in swaths.items():
+        begin = int(time[9:11]) * 3600 + int(time[11:]) * 60
+        expected = expected_rows(begin, swath, track)
+        assert len(expected) > 20
+        with h5py.File(folder / "rows" / f"VNP02MOD.{time}.002.h5") as file:
+            names = [f"M{band:02}" for band in range(1, 17)] + ["label"]
+            got = np.column_stack([file[name][:] for name in names])
+        assert np.array_equal(got, expected)
+    # The folder is a table that a forest learns from.
+    run = folder / "run"
+    trained("forest", f"data.train={folder / 'rows'}", "forest.trees=3", f"out={run}")
+
+
+def test_collocation_goes_on_where_it_stopped(granules):
+    folder, _, _ = granules
+    assert collocate(folder).returncode == 0
+    files = sorted((folder / "rows").glob("*.h5"))
+    kept = files[0].stat().st_mtime_ns
+    files[1].unlink()
+    (folder / "rows" / (files[1].name + ".part")).write_text("torn")
+    done = collocate(folder)
+    assert "1 granules" in done.stdout
+    assert files[0].stat().st_mtime_ns == kept and files[1].exists()
+
+
+def test_damaged_granules_are_named(granules):
+    folder, _, _ = granules
+    for part, name in [("viirs", "VNP02MOD.A2014001.0018.002.nc"), ("calipso", "track.hdf")]:
+        path = folder / part / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 3])
+        done = collocate(folder)
+        assert done.returncode == 2 and name in done.stderr, done.stderr
+        path.write_bytes(whole)
+    (folder / "viirs" / "VNP03MOD.A2014001.0018.002.nc").unlink()
+    refused(collocate(folder), "latitude and longitude")
+    refused(train("forest", "collocate"), "collocate.calipso")
