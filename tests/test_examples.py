@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 from control import LOCKSTEP, Control
@@ -81,6 +82,17 @@ def test_container(control):
         assert "step 3 loss 0.4" in made.log(0) and "step 3 loss 0.4" in made.log(1)
         steps = [e["step"] for e in made.events() if e["kind"] == "iteration"]
         assert steps == [1, 2, 3]
+
+
+@needs_trainer
+@pytest.mark.parametrize("name, ranks", [("forest", 1), ("forest-ranks", 2)])
+def test_forest(control, tmp_path, name, ranks):
+    table = tmp_path / "forest.csv"
+    program = ROOT / "examples" / "forest_data.py"
+    subprocess.run([sys.executable, program, table, "2000"], check=True)
+    made = run(control, name, f"train.data.train={table}", "train.forest.trees=20")
+    check_trained(made, ranks)
+    assert "test_accuracy 0." in made.log(0)
 
 
 def test_roles(control):
