@@ -171,7 +171,7 @@ def test_same_model_under_launchers(table, alone, tmp_path):
     for name, command in commands.items():
         run = tmp_path / name
         subprocess.run(
-            [*command, *words, f"out={run}"],
+            [*command, *words, f"out={run}", f"trainer.checkpoint_dir={run / 'checkpoints'}"],
             env=clean_environment(),
             check=True,
             timeout=120,
