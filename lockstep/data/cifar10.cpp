@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kSide = 32;
-constexpr size_t kPlane = kSide * kSide;
+constexpr int kSide = 32;
+constexpr size_t kPlane = size_t{kSide} * kSide;
 constexpr size_t kImage = kPlane * 3;
 constexpr size_t kRecord = kImage + 1;  // label, then red, green, blue planes
 constexpr size_t kOfficial = 10'000;    // images a file
@@ -70,6 +70,7 @@ class PlanarDataset final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
   int channels() const override { return 3; }
+  Size image_size() const override { return {kSide, kSide}; }
   std::vector<std::string> classes() const override { return class_names(); }
   int64_t label(int64_t index) const override {
     return labels_.at(static_cast<size_t>(index));

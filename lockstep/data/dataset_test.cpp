@@ -37,6 +37,8 @@ options(const std::string& name, const std::string& root, bool train = true) {
 void expect_cifar(const Dataset& dataset, int count) {
   ASSERT_EQ(dataset.size(), count);
   EXPECT_EQ(dataset.channels(), 3);
+  EXPECT_EQ(dataset.image_size().height, 32);
+  EXPECT_EQ(dataset.image_size().width, 32);
   EXPECT_EQ(dataset.classes().size(), 10u);
   RawImage image;
   for (int i = 0; i < count; ++i) {
