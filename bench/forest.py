@@ -215,6 +215,7 @@ def main(argv=None):
                 ),
             },
             arguments.rounds,
+            lambda one: f"fit {one['fit_seconds']:.2f} s, {one['cpu']:.2f} CPU seconds",
         )
         table.runs["ours"] = {
             key: [{k: str(v) for k, v in one.items()} for one in runs]

@@ -282,8 +282,19 @@ def typical_step(ends, warmup):
     )
 
 
-def interleave(sides, rounds):
-    """sides: {name: function}. Runs them A B A B ...; the results by name."""
+def training_line(result):
+    return (
+        f"{result['samples_per_second']:.1f} samples/s, "
+        f"{result['samples_per_cpu_second']:.1f} a CPU second, "
+        f"step {result['step_seconds'] * 1e3:.0f} ms, "
+        f"start-up {result['startup']:.2f} s, "
+        f"peak {result['peak_bytes'] / 2**20:.0f} MiB"
+    )
+
+
+def interleave(sides, rounds, line=training_line):
+    """sides: {name: function}. Runs them A B A B ...; the results by name.
+    `line` tells a person of one result."""
     results = {name: [] for name in sides}
     for number in range(rounds):
         for name, function in sides.items():
@@ -292,12 +303,7 @@ def interleave(sides, rounds):
             result["load_before"] = load
             results[name].append(result)
             print(
-                f"# round {number + 1} {name}: "
-                f"{result['samples_per_second']:.1f} samples/s, "
-                f"{result['samples_per_cpu_second']:.1f} a CPU second, "
-                f"step {result['step_seconds'] * 1e3:.0f} ms, "
-                f"start-up {result['startup']:.2f} s, "
-                f"peak {result['peak_bytes'] / 2**20:.0f} MiB, "
+                f"# round {number + 1} {name}: {line(result)}, "
                 f"load before {load:.1f}",
                 flush=True,
             )
