@@ -54,28 +54,37 @@ class CachingAllocator : public c10::Allocator {
   }
 
  private:
-  struct Block {
-    size_t bytes;
-    void* raw;
-    size_t mapped;
-  };
-
-  static void* map(size_t bytes) {
-    return mmap(
+  // `bytes` (whole pages) from the start of a huge page on; null: no memory.
+  // What the alignment takes more goes back at once: limits count what is
+  // mapped.
+  static void* map_aligned(size_t bytes) {
+    void* raw = mmap(
         nullptr,
-        bytes,
+        bytes + kHugePage,
         PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
         -1,
         0);
+    if (raw == MAP_FAILED) {
+      return nullptr;
+    }
+    const auto address = reinterpret_cast<uintptr_t>(raw);
+    const uintptr_t start = round_up(address, kHugePage);
+    const size_t before = start - address;
+    if (before > 0) {
+      munmap(raw, before);
+    }
+    if (before < kHugePage) {
+      munmap(reinterpret_cast<void*>(start + bytes), kHugePage - before);
+    }
+    return reinterpret_cast<void*>(start);
   }
 
   bool give_back() {
     bool any = false;
     for (auto& [bytes, cached] : free_) {
       for (void* data : cached) {
-        const Block& block = blocks_.at(data);
-        munmap(block.raw, block.mapped);
+        munmap(data, bytes);
         blocks_.erase(data);
       }
       any = any || !cached.empty();
@@ -104,21 +113,17 @@ class CachingAllocator : public c10::Allocator {
       cached.pop_back();
       return data;
     }
-    // A little more is mapped, so that a block starts on a huge page.
-    const size_t mapped = bytes + kHugePage;
-    void* raw = map(mapped);
-    if (raw == MAP_FAILED) {
+    void* data = map_aligned(bytes);
+    if (data == nullptr) {
       // Blocks of other sizes may hold what is lacking.
       give_back();
-      raw = map(mapped);
+      data = map_aligned(bytes);
     }
-    if (raw == MAP_FAILED) {
+    if (data == nullptr) {
       throw std::bad_alloc();
     }
-    const auto address = reinterpret_cast<uintptr_t>(raw);
-    auto* data = reinterpret_cast<void*>(round_up(address, kHugePage));
     madvise(data, bytes, MADV_HUGEPAGE);
-    blocks_[data] = {bytes, raw, mapped};
+    blocks_[data] = bytes;
     return data;
   }
 
@@ -131,7 +136,7 @@ class CachingAllocator : public c10::Allocator {
       std::lock_guard lock(self.mutex_);
       const auto found = self.blocks_.find(data);
       if (found != self.blocks_.end()) {
-        self.free_[found->second.bytes].push_back(data);
+        self.free_[found->second].push_back(data);
         return;
       }
     }
@@ -140,12 +145,11 @@ class CachingAllocator : public c10::Allocator {
 
   std::mutex mutex_;
   std::map<size_t, std::vector<void*>> free_;
-  std::unordered_map<void*, Block> blocks_;
+  std::unordered_map<void*, size_t> blocks_;
 };
 
 }  // namespace
 
-// Eighths of a power of two: at most 12% is lost, and sizes meet again.
 void join_freed_memory(c10::Device device) {
   const bool told = std::getenv("PYTORCH_ALLOC_CONF") != nullptr ||
                     std::getenv("PYTORCH_CUDA_ALLOC_CONF") != nullptr;
@@ -154,6 +158,8 @@ void join_freed_memory(c10::Device device) {
   }
 }
 
+// Eighths of a power of two: at most 12% is lost, and sizes meet again. Whole
+// pages.
 size_t block_size(size_t bytes) {
   const size_t step = std::bit_floor(bytes) / 8;
   return round_up(bytes, std::max<size_t>(step, 4096));

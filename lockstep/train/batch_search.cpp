@@ -77,18 +77,27 @@ class Search {
     double peak;
   };
 
-  // There was less memory than the meter said: what worked is the limit, and
-  // the margin comes off it.
+  // There was less memory than the meter said, so it does not see all that
+  // counts: what worked, less a margin, is the limit, and the margin comes off
+  // that. What is taken has worked as the last trial: less is tried until it
+  // does.
   void step_back() {
-    limit_ = fit_.peak;
+    const double worked = fit_.peak;
+    limit_ = worked * (1 - options_.margin);
     budget_ = limit_ * (1 - options_.margin);
     const double least = points_.front().peak;
-    const double share = (budget_ - least) / std::max(1., limit_ - least);
-    const auto size = static_cast<int64_t>(
+    const double share = (budget_ - least) / std::max(1., worked - least);
+    auto size = static_cast<int64_t>(
         points_.front().size +
         share * (static_cast<double>(fit_.batch) - points_.front().size));
-    fit_.batch = std::clamp<int64_t>(size, 1, fit_.batch);
-    fit_.peak = try_one(fit_.batch);
+    size = std::clamp<int64_t>(size, 1, fit_.batch);
+    double peak = try_one(size);
+    while (!std::isfinite(peak) && size > 1) {
+      size = size * 3 / 4;
+      peak = try_one(size);
+    }
+    fit_.batch = std::isfinite(peak) ? size : 0;
+    fit_.peak = std::isfinite(peak) ? peak : 0;
   }
 
   // The least over all ranks.

@@ -2,10 +2,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/ThreadLocalState.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <thread>
 
 namespace lockstep::train {
 namespace {
@@ -53,6 +56,28 @@ class Untouched {
   std::vector<at::Tensor> copies_;
 };
 
+// A trial that runs out of memory may spoil its thread: oneDNN's code generator
+// keeps its error for ever, and every new shape fails there from then on. So
+// each trial on the CPU has a thread of its own.
+std::function<void(int64_t)> on_own_thread(
+    const std::function<void(int64_t)>& trial) {
+  return [&trial](int64_t batch) {
+    std::exception_ptr failure;
+    const at::ThreadLocalState state;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard same(state);
+      try {
+        trial(batch);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }).join();
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  };
+}
+
 class Fitting {
  public:
   Fitting(
@@ -63,6 +88,7 @@ class Fitting {
         trial_(trial),
         group_(group),
         untouched_(trial.buffers, context.device),
+        run_(context.device.is_cpu() ? on_own_thread(trial.run) : trial.run),
         meter_(make_memory_meter(
             context.device,
             context.sharers,
@@ -85,7 +111,7 @@ class Fitting {
   }
   BatchFit largest(int64_t most) {
     options_.most = most;
-    return find_batch(trial_.run, *meter_, group_, options_);
+    return find_batch(run_, *meter_, group_, options_);
   }
   // By the recipe's rough word; equal on all ranks.
   bool comes_near(int64_t batch) {
@@ -149,6 +175,7 @@ class Fitting {
   const BatchTrial& trial_;
   collective::Communicator* group_;
   Untouched untouched_;
+  std::function<void(int64_t)> run_;
   std::unique_ptr<MemoryMeter> meter_;
   BatchSearchOptions options_;
   Recompute mode_ = Recompute::kNone;
