@@ -8,7 +8,7 @@ import time
 import pytest
 from control import Control, wait_for
 from testbed import Hosts
-from testbed_slurm import Slurm, needs_slurm
+from testbed_slurm import PREEMPTION, Slurm, needs_slurm
 from trainer import TRAIN, VIT
 
 TRAINER = os.environ.get("LOCKSTEP_TRAINER_BIN", TRAIN)
@@ -138,7 +138,7 @@ def test_a_job_that_cannot_start_again_is_lost(control, slurm):
 STEPS = 1200
 
 
-def train_job(control, nodes):
+def train_job(control, nodes, slurm="{}"):
     """Long enough to be met on its way, on any machine."""
     keys = [word for word in VIT[2:] if not word.startswith("trainer.max_epochs")]
     keys += [f"trainer.max_steps={STEPS}", "trainer.max_epochs=100000"]
@@ -147,6 +147,7 @@ def train_job(control, nodes):
     return control.script(
         "job.yaml",
         f"name: trained\nresources: {{launcher: slurm}}\nnum_nodes: {nodes}\n"
+        f"slurm: {slurm}\n"
         "envs: {OMP_NUM_THREADS: 1}\n"
         f"train:\n  recipe: vit\n  data.name: synthetic\n{lines}",
     )
@@ -212,3 +213,57 @@ def test_the_trainer_survives_the_loss_of_a_node(request):
             assert f"node {lost} was lost" in control.stderr.read_text(), said(control)
         finally:
             control.end_all()
+
+
+@pytest.fixture(scope="module")
+def yielding():
+    with Slurm(count=2, more=PREEMPTION.format(grace=60)) as made:
+        yield made
+
+
+@pytest.fixture
+def preempted(yielding, request):
+    made = control_on(yielding, request)
+    yield made
+    made.end_all()
+
+
+def take_all_nodes(slurm):
+    """By a job that outranks ours, for a while."""
+    slurm.call(
+        *("sbatch", "--partition=urgent", "--nodes=2", "--exclusive"),
+        *(f"--output={slurm.folder}/urgent.log", "--wrap=sleep 3"),
+    )
+
+
+@needs_trainer
+def test_preemption_with_a_grace_time_is_not_the_end(preempted, yielding):
+    """Slurm tells the ranks, and leaves it to them to end: what ends so has not
+    ended for good."""
+    train_job(preempted, nodes=2, slurm="{partition: yielding}")
+    started = start(preempted, "job.yaml")
+    wait_for(lambda: events(preempted, "checkpoint"), message=lambda: said(preempted))
+    take_all_nodes(yielding)
+    assert started.wait(PATIENCE) == 0, said(preempted)
+    check_it_went_on(preempted)
+    text = preempted.stderr.read_text()
+    assert "preempted and is queued again" in text, text
+
+
+def test_stop_of_a_preempted_job_is_the_end(preempted, yielding):
+    """Its ranks do not hear Slurm; the user is heard."""
+    preempted.script(
+        "job.yaml",
+        "name: deaf\nresources: {launcher: slurm}\nnum_nodes: 2\n"
+        "slurm: {partition: yielding}\n"
+        "run: |\n  trap 'echo told' TERM\n  echo up\n"
+        "  while true; do sleep 0.2; done\n",
+    )
+    started = start(preempted, "job.yaml")
+    wait_for(lambda: up(preempted))
+    take_all_nodes(yielding)
+    wait_for(lambda: up(preempted, text="told"), message=lambda: said(preempted))
+    stopped = preempted.call("stop", "last")
+    assert stopped.returncode == 0, stopped.stderr
+    assert started.wait(60) == 130, said(preempted)
+    assert preempted.run().state()["state"] == "stopped"

@@ -57,6 +57,16 @@ SlurmdParameters=config_overrides
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=small Nodes=ALL MaxTime=60 State=UP
+{more}
+"""
+
+# Jobs of `urgent` take the nodes of `yielding`, whose jobs are told so {grace}
+# seconds before and queued again.
+PREEMPTION = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=yielding Nodes=ALL PriorityTier=1 GraceTime={grace} State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF State=UP
 """
 
 
@@ -70,11 +80,12 @@ def free_ports(count):
 
 
 class Slurm(Bed):
-    def __init__(self, hosts=None, count=4, cpus=8, kill_wait=2):
+    def __init__(self, hosts=None, count=4, cpus=8, kill_wait=2, more=""):
         super().__init__()
         self.hosts = hosts
         self.cpus = cpus
         self.kill_wait = kill_wait  # seconds from SIGTERM to SIGKILL
+        self.more = more  # lines of slurm.conf
         self.nodes = (
             [host.hostname for host in hosts.hosts.values()]
             if hosts
@@ -166,6 +177,7 @@ class Slurm(Bed):
                 folder=self.folder,
                 kill_wait=self.kill_wait,
                 nodes="\n".join(lines),
+                more=self.more,
             )
         )
         (self.folder / "cgroup.conf").write_text("")

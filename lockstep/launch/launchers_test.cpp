@@ -93,16 +93,19 @@ TEST(SlurmTest, TheScriptAsksForWhatTheJobWants) {
 }
 
 TEST(SlurmTest, WhatSqueueSays) {
-  const auto waits = parse_slurm_state("PENDING     2      BeginTime        ");
+  const auto waits = parse_slurm_state("PENDING   2   N/A   BeginTime   ");
   ASSERT_TRUE(waits);
   EXPECT_EQ(waits->state, "PENDING");
   EXPECT_EQ(waits->restarts, 2);
   EXPECT_EQ(waits->reason, "BeginTime");
   EXPECT_TRUE(waits->waits());
   EXPECT_FALSE(waits->has_ended());
-  EXPECT_FALSE(parse_slurm_state("RUNNING 0 None")->waits());
-  EXPECT_FALSE(parse_slurm_state("COMPLETING 0 None")->has_ended());
-  EXPECT_TRUE(parse_slurm_state("NODE_FAIL 0 None")->has_ended());
+  EXPECT_FALSE(parse_slurm_state("RUNNING 0 N/A None")->waits());
+  EXPECT_FALSE(parse_slurm_state("COMPLETING 0 N/A None")->has_ended());
+  EXPECT_TRUE(parse_slurm_state("NODE_FAIL 0 N/A None")->has_ended());
+  EXPECT_FALSE(waits->preempted);
+  EXPECT_TRUE(
+      parse_slurm_state("RUNNING 0 2026-11-16T01:30:15 None")->preempted);
   EXPECT_FALSE(parse_slurm_state(""));
 }
 
@@ -119,7 +122,7 @@ RunStateFile word(const std::string& state, int exit_code) {
 
 RunStateFile
 view(const RunStateFile& written, const std::string& state, int restarts = 0) {
-  return slurm_view(written, SlurmState{state, "Why", restarts});
+  return slurm_view(written, SlurmState{state, "Why", restarts, false});
 }
 
 TEST(SlurmTest, TheHeadsWordCountsUnlessTheJobIsQueuedAgain) {

@@ -113,6 +113,12 @@ bool lost_a_node(const Result<RunOutcome>& outcome, const RunStateFile& state) {
   return outcome->end == RunEnd::kLost && state.restarts > 0;
 }
 
+// With a GraceTime Slurm asks the ranks to end and leaves the rest to them. As
+// for Slurm itself, who ends with 0 within that time is done.
+bool made_room(const Result<RunOutcome>& outcome, const SlurmState& told) {
+  return told.preempted && outcome && outcome->end != RunEnd::kDone;
+}
+
 }  // namespace
 
 bool uses_shims(const HeadSpec& spec) {
@@ -303,7 +309,8 @@ bool goes_on_later(
     outcome->detail = "Slurm ended the job";
     outcome->failure.reset();
   }
-  if (!state.settled || !lost_a_node(outcome, state)) {
+  const bool preempted = made_room(outcome, **told);
+  if (!state.settled || !(preempted || lost_a_node(outcome, state))) {
     return false;
   }
   if (const auto queued = slurm_requeue(state.job_id); !queued) {
@@ -314,9 +321,11 @@ bool goes_on_later(
   }
   console.say(
       fmt::format(
-          "lockstep: job {} is queued again, to go on from the last checkpoint "
-          "on nodes that answer",
-          state.job_id));
+          "lockstep: job {} {}is queued again, to go on from the last "
+          "checkpoint{}",
+          state.job_id,
+          preempted ? "was preempted and " : "",
+          preempted ? "" : " on nodes that answer"));
   return true;
 }
 

@@ -69,9 +69,10 @@ Result<void> fetch_outputs(
     const record::RunDirectory& run);
 
 // Slurm's part in the end of a start: whether it queued the job again, or does
-// so because we ask for it after the loss of a node. Then the run has not ended
-// and there is no end to write; else `state` says whether it is settled, and an
-// outcome that is Slurm's doing (scancel) says so. False for other launchers.
+// so because we ask for it after the loss of a node or a preemption. Then the
+// run has not ended and there is no end to write; else `state` says whether it
+// is settled, and an outcome that is Slurm's doing (scancel) says so. False for
+// other launchers.
 bool goes_on_later(
     Result<RunOutcome>& outcome,
     RunStateFile& state,

@@ -172,7 +172,9 @@ bool SlurmState::has_ended() const {
 std::optional<SlurmState> parse_slurm_state(const std::string& line) {
   std::istringstream words(line.substr(0, line.find('\n')));
   SlurmState state;
-  words >> state.state >> state.restarts;
+  std::string preempted;  // when, or "N/A"
+  words >> state.state >> state.restarts >> preempted;
+  state.preempted = !preempted.empty() && preempted != "N/A";
   std::getline(words >> std::ws, state.reason);
   state.reason.erase(state.reason.find_last_not_of(' ') + 1);
   if (state.state.empty()) {
@@ -189,7 +191,7 @@ Result<std::optional<SlurmState>> slurm_state(const std::string& job_id) {
        job_id,
        "--states=all",
        "-O",
-       "State:32,RestartCnt:16,Reason:80"});
+       "State:32,RestartCnt:16,PreemptTime:32,Reason:80"});
   if (!told) {
     // Slurm forgets a job some minutes after its end.
     if (told.error().message().find("Invalid job id") != std::string::npos) {
@@ -205,7 +207,8 @@ Result<void> slurm_stop(const std::string& job_id, bool now) {
   if (!state || state->has_ended()) {
     return {};
   }
-  if (!now && state->state == "RUNNING") {
+  // The head of a preempted job would take the signal for Slurm's, and go on.
+  if (!now && state->state == "RUNNING" && !state->preempted) {
     LOCKSTEP_TRY(ask({"scancel", "--batch", "--signal=TERM", job_id}));
     return {};
   }

@@ -48,13 +48,14 @@ Result<std::string> submit(const SlurmBatch& batch, const std::string& orders);
 
 // A job as Slurm tells; none when it does not know it (any more).
 struct SlurmState {
-  std::string state;   // "PENDING", "RUNNING", "COMPLETING", "FAILED", ...
-  std::string reason;  // why it waits: "Resources"
-  int restarts = 0;    // how often it was queued again
-  bool waits() const;  // for nodes, the first time or again
+  std::string state;       // "PENDING", "RUNNING", "COMPLETING", "FAILED", ...
+  std::string reason;      // why it waits: "Resources"
+  int restarts = 0;        // how often it was queued again
+  bool preempted = false;  // told to make room for another job
+  bool waits() const;      // for nodes, the first time or again
   bool has_ended() const;
 };
-// "PENDING  1  BeginTime": as slurm_state asks for it. Pure.
+// "PENDING  1  N/A  BeginTime": as slurm_state asks for it. Pure.
 std::optional<SlurmState> parse_slurm_state(const std::string& line);
 Result<std::optional<SlurmState>> slurm_state(const std::string& job_id);
 
