@@ -239,6 +239,24 @@ TEST_P(SameModelOver, RanksThatExchangeRowsOrHistograms) {
   }
 }
 
+// 17 MB of rows: nodes are copied together for each of the caches on the way
+// down. On two ranks they are cut elsewhere.
+TEST(SameModel, WhateverIsCopiedForTheCaches) {
+  const auto made = make_table(20000, 850, 3);
+  FitOptions options;
+  options.trees = 1;
+  options.depth = 10;
+  options.bootstrap = false;
+  const auto one = grow_alone(made, options);
+  EXPECT_GT(one.at(0).nodes.size(), 100U);
+  options.exchange = Exchange::kHistograms;
+  options.local_rows = 100;
+  run_group({Mode::kThreads, 2}, [&](collective::Communicator& group) {
+    const auto part = shard(made.table, group.rank(), group.size());
+    EXPECT_EQ(grow_trees(part, made.target, options, group), one);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Groups,
     SameModelOver,

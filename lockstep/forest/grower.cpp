@@ -1,6 +1,7 @@
 #include "lockstep/forest/grower.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -14,9 +15,11 @@
 namespace lockstep::forest {
 namespace {
 
-// A node whose rows fit in so many bytes is copied together once, and what is
-// below it then reads the cache of the core instead of the whole table.
-constexpr size_t kCompactBytes = 96 << 10;
+// A node whose rows fit in so many bytes is copied together, and what is below
+// it then reads one of the caches instead of the whole table: what all cores
+// share, the core's second and its first. Without that the rows of a deep node
+// are scattered over the table, and time grows faster than the rows.
+constexpr std::array<size_t, 3> kNearBytes = {16 << 20, 512 << 10, 96 << 10};
 
 template <class Task>
 class TaskGrower : public Grower {
@@ -28,9 +31,12 @@ class TaskGrower : public Grower {
         options_(options),
         num_features_(num_features),
         per_split_(features_per_split(options, num_features)),
-        compact_rows_(kCompactBytes / (num_features + 5)),
         order_(num_features),
-        histograms_(task_.width()) {}
+        histograms_(task_.width()) {
+    for (size_t i = 0; i < kNearBytes.size(); ++i) {
+      near_[i].limit = kNearBytes[i] / (num_features + 5);
+    }
+  }
 
   Tree grow(
       const Block& block,
@@ -48,7 +54,7 @@ class TaskGrower : public Grower {
     }
     stats_ = stats;
     const Item root = {0, static_cast<uint32_t>(rows.size()), key, depth, 0};
-    grow_below(block, rows.data(), root, rows.size() <= 1);
+    grow_below(block, rows.data(), root, 0);
     return std::move(tree_);
   }
 
@@ -61,44 +67,66 @@ class TaskGrower : public Grower {
     uint32_t slot;
   };
 
-  // The item's counts lie on top of stats_. `compact`: the block is small.
-  void grow_below(const Block& block, uint32_t* rows, Item root, bool compact) {
+  // A copy of the rows of one node.
+  struct Near {
+    size_t limit = 0;  // rows
+    std::vector<uint8_t> bins;
+    std::vector<int32_t> targets;
+    std::vector<uint8_t> counts;
+    std::vector<uint32_t> rows;
+  };
+
+  // The item's counts lie on top of stats_. `copied`: how many of near_ are in
+  // use above it.
+  void
+  grow_below(const Block& block, uint32_t* rows, Item root, size_t copied) {
     const size_t base = stack_.size();
     stack_.push_back(root);
     while (stack_.size() > base) {
       const Item item = stack_.back();
       stack_.pop_back();
-      if (!compact && item.end - item.begin <= compact_rows_) {
-        grow_compact(block, rows, item);
+      size_t fits = copied;
+      while (fits < near_.size() &&
+             item.end - item.begin <= near_[fits].limit) {
+        ++fits;
+      }
+      if (fits > copied) {
+        grow_near(block, rows, item, fits);
       } else {
         grow_node(block, rows, item);
       }
     }
   }
 
-  void grow_compact(const Block& block, const uint32_t* rows, Item item) {
-    const size_t count = item.end - item.begin;
-    near_bins_.resize(count * num_features_);
-    near_targets_.resize(count);
-    near_counts_.resize(count);
-    near_rows_.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      const uint32_t row = rows[item.begin + i];
+  void grow_near(
+      const Block& block,
+      const uint32_t* rows,
+      Item item,
+      size_t copied) {
+    const std::span<const uint32_t> own(rows + item.begin, rows + item.end);
+    Near& near = near_[copied - 1];
+    near.bins.resize(std::max(near.bins.size(), own.size() * num_features_));
+    near.targets.resize(std::max(near.targets.size(), own.size()));
+    near.counts.resize(near.targets.size());
+    near.rows.resize(near.targets.size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      prefetch_row(block, own, i, num_features_);
+      const uint32_t row = own[i];
       std::memcpy(
-          near_bins_.data() + i * num_features_,
+          near.bins.data() + i * num_features_,
           block.bins + size_t{row} * num_features_,
           num_features_);
-      near_targets_[i] = block.targets[row];
-      near_counts_[i] = block.counts[row];
-      near_rows_[i] = static_cast<uint32_t>(i);
+      near.targets[i] = block.targets[row];
+      near.counts[i] = block.counts[row];
+      near.rows[i] = static_cast<uint32_t>(i);
     }
     item.begin = 0;
-    item.end = static_cast<uint32_t>(count);
+    item.end = static_cast<uint32_t>(own.size());
     grow_below(
-        {near_bins_.data(), near_targets_.data(), near_counts_.data()},
-        near_rows_.data(),
+        {near.bins.data(), near.targets.data(), near.counts.data()},
+        near.rows.data(),
         item,
-        true);
+        copied);
   }
 
   void grow_node(const Block& block, uint32_t* rows, const Item& item) {
@@ -212,6 +240,9 @@ class TaskGrower : public Grower {
     uint32_t left = item.begin;
     uint32_t right = 0;
     for (uint32_t i = item.begin; i < item.end; ++i) {
+      if (i + kAhead < item.end) {
+        __builtin_prefetch(column + size_t{rows[i + kAhead]} * num_features_);
+      }
       const uint32_t row = rows[i];
       const bool goes_right = column[size_t{row} * num_features_] > split.bin;
       rows[left] = row;
@@ -227,7 +258,6 @@ class TaskGrower : public Grower {
   FitOptions options_;
   size_t num_features_;
   size_t per_split_;
-  size_t compact_rows_;
   FeatureOrder order_;
   Histograms<Task> histograms_;
   PackedHistograms<1> packed_one_;  // up to four classes
@@ -238,10 +268,7 @@ class TaskGrower : public Grower {
   std::vector<Cell> total_;
   std::vector<Cell> left_of_best_;
   std::vector<uint32_t> spare_;
-  std::vector<uint8_t> near_bins_;
-  std::vector<int32_t> near_targets_;
-  std::vector<uint8_t> near_counts_;
-  std::vector<uint32_t> near_rows_;
+  std::array<Near, kNearBytes.size()> near_;
 };
 
 }  // namespace

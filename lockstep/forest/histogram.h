@@ -32,7 +32,9 @@ void add_rows(
     typename Task::Cell* cells,
     size_t apart,
     size_t width) {
-  for (const uint32_t row : rows) {
+  for (size_t at = 0; at < rows.size(); ++at) {
+    prefetch_row(block, rows, at, stride);
+    const uint32_t row = rows[at];
     const uint8_t* bins = block.bins + size_t{row} * stride;
     const int32_t target = block.targets[row];
     const uint32_t count = block.counts[row];

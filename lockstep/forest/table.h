@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,5 +40,22 @@ struct Block {
   const int32_t* targets = nullptr;
   const uint8_t* counts = nullptr;
 };
+
+// How many rows ahead of the one in hand are asked for.
+inline constexpr size_t kAhead = 24;
+
+// Before row rows[i] is used: asks memory for one that follows.
+inline void prefetch_row(
+    const Block& block,
+    std::span<const uint32_t> rows,
+    size_t i,
+    size_t num_features) {
+  if (i + kAhead < rows.size()) {
+    const size_t row = rows[i + kAhead];
+    __builtin_prefetch(block.bins + row * num_features);
+    __builtin_prefetch(block.targets + row);
+    __builtin_prefetch(block.counts + row);
+  }
+}
 
 }  // namespace lockstep::forest
