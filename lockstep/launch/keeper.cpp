@@ -16,6 +16,7 @@
 #include <set>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/exit_order.h"
 #include "lockstep/launch/memory_facts.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/os/clock.h"
@@ -36,8 +37,13 @@ void hurry() {
   if (::getpriority(PRIO_PROCESS, 0) != 0) {
     return;  // somebody chose it
   }
-  const sched_param none{};
-  ::sched_setscheduler(0, SCHED_OTHER | SCHED_RESET_ON_FORK, &none);
+  sched_param wish{};
+  wish.sched_priority = ::sched_get_priority_min(SCHED_RR);
+  if (::sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &wish) == 0) {
+    return;
+  }
+  wish.sched_priority = 0;
+  ::sched_setscheduler(0, SCHED_OTHER | SCHED_RESET_ON_FORK, &wish);
   ::setpriority(PRIO_PROCESS, 0, -10);
 }
 
@@ -161,6 +167,7 @@ class Keeper {
       os::SpawnOptions after = options;
       after.argv = command.after;
       ranks_[pid] = {command.rank, false, std::move(after)};
+      exits_.watch(pid);
       say({{"type", "started"}, {"rank", command.rank}, {"pid", pid}});
     }
   }
@@ -187,34 +194,20 @@ class Keeper {
       return;
     }
     ++batch_;
-    const os::Instant now = os::real_clock().now();
+    // Those that are found together ended in this order, within one moment.
+    os::Instant ended = os::real_clock().now();
     int status = 0;
+    for (const int first : exits_.take()) {
+      if (ranks_.contains(first) && ::waitpid(first, &status, WNOHANG) > 0) {
+        tell_end(first, status, ++ended);
+      }
+    }
     int pid = 0;
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
-      const auto rank = ranks_.find(pid);
-      if (rank == ranks_.end()) {
-        afters_.erase(pid);
-        continue;  // an orphan of a rank
+      if (ranks_.contains(pid)) {
+        tell_end(pid, status, ++ended);
       }
-      RankExited exit;
-      exit.rank = rank->second.rank;
-      exit.pid = pid;
-      exit.keeper = ::getpid();
-      exit.batch = batch_;
-      exit.ended = now;
-      exit.was_stopped = rank->second.was_stopped;
-      if (WIFSIGNALED(status)) {
-        exit.status.signal = WTERMSIG(status);
-      } else {
-        exit.status.code = WEXITSTATUS(status);
-      }
-      // A shell hands on the end of the program below it as 128 + signal.
-      exit.out_of_memory = (exit.status.signal == SIGKILL ||
-                            exit.status.code == 128 + SIGKILL) &&
-                           !killing_ && memory_.was_out_of_memory(pid);
-      start_after(rank->second.after);
-      ranks_.erase(rank);
-      say(encode_exit(exit));
+      afters_.erase(pid);  // or it is an orphan of a rank
     }
     if (pid < 0) {  // ECHILD: nothing is left
       started_ = false;
@@ -227,6 +220,29 @@ class Keeper {
       signal_descendants(::getpid(), SIGTERM, afters_);
       kill_at_ = os::Deadline::after(kSweepGrace);
     }
+  }
+
+  void tell_end(int pid, int status, os::Instant ended) {
+    const auto rank = ranks_.find(pid);
+    RankExited exit;
+    exit.rank = rank->second.rank;
+    exit.pid = pid;
+    exit.keeper = ::getpid();
+    exit.batch = batch_;
+    exit.ended = ended;
+    exit.was_stopped = rank->second.was_stopped;
+    if (WIFSIGNALED(status)) {
+      exit.status.signal = WTERMSIG(status);
+    } else {
+      exit.status.code = WEXITSTATUS(status);
+    }
+    // A shell hands on the end of the program below it as 128 + signal.
+    exit.out_of_memory =
+        (exit.status.signal == SIGKILL || exit.status.code == 128 + SIGKILL) &&
+        !killing_ && memory_.was_out_of_memory(pid);
+    start_after(rank->second.after);
+    ranks_.erase(rank);
+    say(encode_exit(exit));
   }
 
   void act_on_time() {
@@ -294,7 +310,8 @@ class Keeper {
   KeeperEars ears_;
   MemoryFacts memory_;
   std::map<int, Rank> ranks_;  // by pid
-  std::set<int> afters_;       // pids of what runs after ranks
+  ExitOrder exits_;
+  std::set<int> afters_;  // pids of what runs after ranks
   std::optional<os::Deadline> after_deadline_;
   int stop_signal_ = SIGTERM;
   Duration orphan_grace_{};
