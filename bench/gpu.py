@@ -1,7 +1,7 @@
 """make bench-gpu: each row of the table of docs/benchmarks.md (GPU), ours beside
 PyTorch eager and torch.compile, all measured in this run on this GPU.
 
-    LOCKSTEP_BUILD=build-cuda python3 bench/gpu.py [--only vit,largest,dcgan,esrgan,profile]
+    LOCKSTEP_BUILD=build-cuda python3 bench/gpu.py [--only vit,largest,dcgan,esrgan,deepcoral,profile]
                                                    [--root DIR] [--out FILE]
 
 Ours is lockstep-train itself: loader, loop, events and all; its steps are
@@ -163,6 +163,22 @@ def measure_esrgan(table, batch=16, required=260):
               compiled.get("samples_per_second"), required, unit="samples/s")
 
 
+def measure_deepcoral(table):
+    for batch, steps, required in ((32, 150, 1600), (128, 80, 3000)):
+        # Enough random images for the loader to give, few enough to test on.
+        mine = ours(["deepcoral", "data=synthetic", f"data.length={8 * batch}",
+                     "data.classes=31", f"data.batch_size={batch}", "data.workers=12",
+                     "data.resize=224", "data.flip=false", "trainer.device=cuda",
+                     "trainer.precision=bf16", f"trainer.max_steps={steps}",
+                     "epoch_based_training=false", f"n_iter_per_epoch={steps}",
+                     "trainer.log_every=1000"], 30)
+        eager = peer("deepcoral", "--batch", batch, "--steps", 30)
+        compiled = peer("deepcoral", "--batch", batch, "--steps", 30, "--compile")
+        table.add(f"deepcoral/b{batch}", mine.get("rate"),
+                  eager.get("samples_per_second"), compiled.get("samples_per_second"),
+                  required, unit="source samples/s")
+
+
 def measure_profile(batch=2048):
     with tempfile.TemporaryDirectory() as folder:
         trace = pathlib.Path(folder) / "trace.json"
@@ -183,7 +199,7 @@ def measure_profile(batch=2048):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="vit,dcgan,esrgan,largest,profile")
+    parser.add_argument("--only", default="vit,dcgan,esrgan,deepcoral,largest,profile")
     parser.add_argument("--root", default="")
     parser.add_argument("--out", default="")
     options = parser.parse_args()
@@ -200,6 +216,8 @@ def main():
             measure_dcgan(table, root)
         if "esrgan" in chosen:
             measure_esrgan(table)
+        if "deepcoral" in chosen:
+            measure_deepcoral(table)
         if "largest" in chosen:
             measure_largest(table, root)
         if "profile" in chosen:

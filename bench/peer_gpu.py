@@ -4,6 +4,7 @@ optimisers, eager or torch.compile. One JSON line a call.
     python3 bench/peer_gpu.py vit --batch 384 --steps 30 [--compile]
     python3 bench/peer_gpu.py largest
     python3 bench/peer_gpu.py dcgan --batch 16 --steps 100 [--compile]
+    python3 bench/peer_gpu.py deepcoral --batch 32 --steps 30 [--compile]
     python3 bench/peer_gpu.py train --root DIR --batch 384 --epochs 10 --lr 5e-4
     python3 bench/peer_gpu.py gemm
 """
@@ -18,6 +19,8 @@ import numpy
 import torch
 import torch.nn.functional as functional
 from torch import nn
+
+import resnet
 
 WIDTH, HEADS, DEPTH, PATCH, SIZE = 768, 12, 12, 32, 224
 DEVICE = "cuda"
@@ -145,6 +148,34 @@ def largest():
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle * 64) else (low, middle)
     return {"largest": low * 64}
+
+
+def deepcoral(batch, steps, compiled):
+    """ResNet-50 at 224, both domains in one call, channels_last."""
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    model = resnet.TransferNet(50, 31).to(DEVICE, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(
+        model.groups(1e-3), 1e-3, momentum=0.9, weight_decay=5e-4, fused=True
+    )
+    run = torch.compile(model) if compiled else model
+    source, target = (
+        torch.randn(batch, 3, SIZE, SIZE, device=DEVICE).to(
+            memory_format=torch.channels_last
+        )
+        for _ in range(2)
+    )
+    labels = torch.randint(31, (batch,), device=DEVICE)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            logits, apart = run(source, target)
+        (functional.cross_entropy(logits.float(), labels) + 10 * apart).backward()
+        optimizer.step()
+
+    seconds = timed(step, steps)
+    return {"step_ms": seconds * 1e3, "samples_per_second": batch / seconds}
 
 
 def dcgan(batch, steps, compiled):
@@ -281,7 +312,8 @@ def gemm():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["vit", "largest", "dcgan", "esrgan", "train", "gemm"])
+    kinds = ["vit", "largest", "dcgan", "esrgan", "deepcoral", "train", "gemm"]
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("--batch", type=int, default=384)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--compile", action="store_true")
@@ -304,6 +336,8 @@ def main():
         result = dcgan(options.batch, options.steps, options.compile)
     elif options.what == "esrgan":
         result = esrgan(options.batch, options.steps, options.compile)
+    elif options.what == "deepcoral":
+        result = deepcoral(options.batch, options.steps, options.compile)
     elif options.what == "train":
         result = train(options)
     else:

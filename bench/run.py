@@ -19,7 +19,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 NAMES = ["agents", "collectives", "loader", "dcgan", "esrgan", "vit", "fsdp"]
-NAMES += ["output"]
+NAMES += ["deepcoral", "output"]
 NAMES += ["launch", "s3", "supervision", "economics", "balance"]
 NAMES += ["cloud", "forest"]
 OPTIONS = ["--quick", "--rounds", "--only", "--data", "--realtime"]

@@ -14,6 +14,9 @@
 // its share of the batch, with "strategy" ddp or fsdp: rank 0 writes the mean
 // of the metrics, "final.<name>" and "bytes": the most of the model's state
 // that a rank held, all parameters, those of a block, those of the root.
+//
+// deepcoral takes "source", "labels" and "target", and ranks as vit does; with
+// "narrow" its gradients are written in fp32.
 
 #include <c10/core/DefaultDtype.h>
 
@@ -25,6 +28,7 @@
 #include "lockstep/parallel/fsdp.h"
 #include "lockstep/recipes/dcgan.h"
 #include "lockstep/recipes/esrgan_step.h"
+#include "lockstep/recipes/transfer_trainer.h"
 #include "lockstep/recipes/vit.h"
 #include "lockstep/record/safetensors.h"
 #include "lockstep/train/group.h"
@@ -298,6 +302,71 @@ void run_vit(
           at::kLong));
 }
 
+void run_deepcoral(
+    const Given& given,
+    const lockstep::train::OptimConfig& optim,
+    const lockstep::train::Context& context,
+    Answer& answer) {
+  lockstep::recipes::TransferTrainerOptions options;
+  options.model.backbone.name = given.text("backbone");
+  options.model.backbone.image_size = given.whole("image_size");
+  options.model.backbone.dropout = 0;
+  options.model.bottleneck = given.whole("bottleneck");
+  options.model.classes = given.whole("classes");
+  options.loss = given.text("loss");
+  options.weight = given.real("transfer_weight");
+  options.global = given.text("covariance") == "global";
+  options.backbone_rate = given.real("backbone_rate");
+  lockstep::recipes::TransferTrainer trainer(options, optim, context);
+  const auto type = c10::get_default_dtype_as_scalartype();
+  const auto source = given.tensor("source").to(type);
+  const auto labels = given.tensor("labels");
+  const auto target = given.tensor("target").to(type);
+  const auto state = lockstep::train::named_state(trainer.model());
+  fill(state, given);
+  answer.add("forward.logits", trainer.logits(source[0]));
+  std::vector<at::Tensor> metrics;
+  const int64_t share = source.size(1) / context.world();
+  for (int64_t step = 0; step < source.size(0); ++step) {
+    const auto ours = [&](const at::Tensor& all) {
+      return all[step]
+          .narrow(0, context.rank() * share, share)
+          .contiguous(
+              all.dim() == 5 ? at::MemoryFormat::ChannelsLast
+                             : at::MemoryFormat::Contiguous);
+    };
+    metrics.push_back(
+        trainer
+            .step(
+                {{ours(source),
+                  ours(labels),
+                  ours(target),
+                  1. / context.world()}},
+                lockstep::train::learning_rate(optim, step + 1, 0))
+            .metrics);
+    if (step == 0) {
+      const auto names = lockstep::train::named_parameters(trainer.model());
+      for (size_t i = 0; i < names.size(); ++i) {
+        const auto& gradient = trainer.strategy().gradients()[i];
+        answer.add(
+            "grad." + names[i].first,
+            given.whole("narrow") != 0 ? gradient.to(at::kFloat) : gradient);
+      }
+    }
+  }
+  const auto means = at::stack(metrics) / context.world();
+  context.group->all_reduce(
+      means.data_ptr(),
+      static_cast<size_t>(means.numel()),
+      lockstep::collective::DataType::kFloat64,
+      lockstep::collective::ReduceOp::kSum);
+  answer.add("metrics", means);
+  if (metrics.size() > 1) {
+    trainer.average_statistics();
+    answer.add("final.", state);
+  }
+}
+
 void run(const std::string& in, const std::string& out) {
   auto opened = record::SafetensorsFile::open(in);
   if (!opened) {
@@ -331,6 +400,10 @@ void run(const std::string& in, const std::string& out) {
     run_dcgan(given, optim, context, answer);
   } else if (given.text("recipe") == "esrgan") {
     run_esrgan(given, optim, context, answer);
+  } else if (given.text("recipe") == "deepcoral") {
+    optim.schedule = "inverse";
+    optim.lr_gamma = given.real("lr_gamma");
+    run_deepcoral(given, optim, context, answer);
   } else {
     run_vit(given, optim, context, answer);
   }

@@ -1,4 +1,4 @@
-"""The reference: DCGAN, ViT and ESRGAN in plain PyTorch, with the names that their
+"""The reference: DCGAN, ViT, ESRGAN and DeepCORAL in plain PyTorch, with the names that their
 checkpoints use everywhere. Written from the papers and the published layer
 lists; nothing here is shared with the C++ models."""
 
@@ -116,6 +116,168 @@ class Vit(nn.Module):
         x = self.patch_embed(images)
         x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
         return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class BasicBlock(nn.Module):
+    expansion = 1
+
+    def __init__(self, inside, width, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def residual(self, x):
+        return self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+
+
+class BottleneckBlock(nn.Module):
+    expansion = 4
+
+    def __init__(self, inside, width, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+
+    def residual(self, x):
+        x = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())).relu()
+        return self.bn3(self.conv3(x))
+
+
+class ResnetStage(nn.Sequential):
+    """Blocks whose shortcut is the input, or a 1x1 convolution of it."""
+
+    def forward(self, x):
+        for block in self:
+            past = block.downsample(x) if hasattr(block, "downsample") else x
+            x = (block.residual(x) + past).relu()
+        return x
+
+
+class Resnet(nn.Module):
+    """torchvision's, without `fc`."""
+
+    def __init__(self, kind, depths):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        inside = 64
+        for stage, depth in enumerate(depths):
+            width, blocks = 64 << stage, []
+            for i in range(depth):
+                stride = 2 if stage and not i else 1
+                block = kind(inside, width, stride)
+                out = width * kind.expansion
+                if stride != 1 or inside != out:
+                    block.downsample = nn.Sequential(
+                        nn.Conv2d(inside, out, 1, stride, bias=False),
+                        nn.BatchNorm2d(out),
+                    )
+                blocks.append(block)
+                inside = out
+            setattr(self, f"layer{stage + 1}", ResnetStage(*blocks))
+        self.width = inside
+
+    def forward(self, images):
+        x = self.bn1(self.conv1(images)).relu()
+        x = functional.max_pool2d(x, 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return x.mean((2, 3))
+
+
+class AlexNet(nn.Module):
+    """torchvision's, without the last layer and without dropout."""
+
+    width = 4096
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 11, 4, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(64, 192, 5, 1, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(192, 384, 3, 1, 1),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, 1, 1),
+            nn.ReLU(),
+            nn.Conv2d(256, 256, 3, 1, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.AdaptiveAvgPool2d(6),
+        )
+        layers = {"1": nn.Linear(9216, 4096), "4": nn.Linear(4096, 4096)}
+        self.classifier = nn.ModuleDict(layers)
+
+    def forward(self, images):
+        x = self.features(images).flatten(1)
+        for layer in self.classifier.values():
+            x = layer(x).relu()
+        return x
+
+
+class Dann(nn.Module):
+    width = 256
+
+    def __init__(self, size):
+        super().__init__()
+        self.fc = nn.Linear(3 * size * size, 256)
+
+    def forward(self, images):
+        return self.fc(images.flatten(1)).relu()
+
+
+RESNETS = {
+    "resnet18": (BasicBlock, [2, 2, 2, 2]),
+    "resnet34": (BasicBlock, [3, 4, 6, 3]),
+    "resnet50": (BottleneckBlock, [3, 4, 6, 3]),
+    "resnet101": (BottleneckBlock, [3, 4, 23, 3]),
+    "resnet152": (BottleneckBlock, [3, 8, 36, 3]),
+}
+
+
+def make_backbone(name, size):
+    if name == "dann":
+        return Dann(size)
+    return AlexNet() if name == "alexnet" else Resnet(*RESNETS[name])
+
+
+def coral(source, target):
+    """By torch.cov, whose divisor is n - 1."""
+    apart = torch.cov(source.T) - torch.cov(target.T)
+    return apart.square().sum() / (4 * source.shape[1] ** 2)
+
+
+def mmd(source, target):
+    """Five Gaussian kernels, the middle one as wide as the mean distance."""
+    every = torch.cat([source, target])
+    square = (every[:, None] - every[None]).square().sum(2)
+    width = square.detach().sum() / (len(every) * (len(every) - 1))
+    kernel = sum(torch.exp(-square / (width * 2.0**i)) for i in range(-2, 3))
+    n = len(source)
+    means = [kernel[:n, :n], kernel[n:, n:], kernel[:n, n:], kernel[n:, :n]]
+    own, other, across, back = (part.mean() for part in means)
+    return own + other - across - back
+
+
+class TransferNet(nn.Module):
+    def __init__(self, name, size, classes, bottleneck=256):
+        super().__init__()
+        self.backbone = make_backbone(name, size)
+        self.bottleneck = nn.Linear(self.backbone.width, bottleneck)
+        self.classifier = nn.Linear(bottleneck, classes)
+
+    def forward(self, images):
+        """Features and logits."""
+        features = self.bottleneck(self.backbone(images)).relu()
+        return features, self.classifier(features)
 
 
 def count(module):

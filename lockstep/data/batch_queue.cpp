@@ -23,6 +23,7 @@ struct Plan {
   int64_t batch_size = 1;
   int64_t end = 0;
   uint64_t flip_key = 0;
+  uint64_t crop_key = 0;
 };
 
 struct Slot {
@@ -46,6 +47,7 @@ struct Hand {
   Resizer resizer;
   std::optional<Resizer> small;
   RawImage image;
+  std::vector<float> resized;  // that a window is cut out of
 };
 
 // Signals are for the main thread; a worker that took one would run its
@@ -87,13 +89,39 @@ struct BatchQueue::Impl {
   std::deque<std::shared_ptr<Slot>> ahead;
   std::vector<std::thread> threads;
 
+  bool flips(const Plan& plan, int64_t index) const {
+    const auto sample = static_cast<uint64_t>(index);
+    return options.flip && (stream_value(plan.flip_key, sample) & 1) != 0;
+  }
+
+  void resize(Hand& hand, const Plan& plan, int64_t index, float* to) const {
+    const auto sample = static_cast<uint64_t>(index);
+    const bool flip = flips(plan, index);
+    if (options.crop == 0) {
+      hand.resizer.run(hand.image, flip, to);
+      return;
+    }
+    const auto side = static_cast<size_t>(options.crop);
+    const auto wide = static_cast<size_t>(options.resize.width);
+    const auto high = static_cast<size_t>(options.resize.height);
+    const auto channels = static_cast<size_t>(hand.image.channels);
+    hand.resized.resize(high * wide * channels);
+    hand.resizer.run(hand.image, flip, hand.resized.data());
+    const auto draw = [&](uint64_t which, size_t room) {
+      return below(stream_value(plan.crop_key, 2 * sample + which), room + 1);
+    };
+    const size_t down = draw(0, high - side);
+    const size_t across = draw(1, wide - side);
+    for (size_t row = 0; row < side; ++row) {
+      const float* from =
+          hand.resized.data() + ((down + row) * wide + across) * channels;
+      std::copy_n(from, side * channels, to + row * side * channels);
+    }
+  }
+
   void fill(Hand& hand, const Slot& slot, size_t begin, size_t end) const {
     for (size_t i = begin; i < end; ++i) {
       const int64_t index = slot.indices[i];
-      const bool flip =
-          options.flip &&
-          (stream_value(slot.plan->flip_key, static_cast<uint64_t>(index)) &
-           1) != 0;
       dataset->read(index, hand.image);
       if (hand.image.channels != dataset->channels()) {
         throw DataError("an image has other channels than its data set");
@@ -105,14 +133,15 @@ struct BatchQueue::Impl {
             hand.image.pixels.end(),
             slot.memory.pixels + i * image_pixels);
       } else {
-        hand.resizer.run(
-            hand.image,
-            flip,
+        resize(
+            hand,
+            *slot.plan,
+            index,
             slot.memory.images + static_cast<int64_t>(i) * image_floats);
         if (hand.small) {
           hand.small->run(
               hand.image,
-              flip,
+              flips(*slot.plan, index),
               slot.memory.small + static_cast<int64_t>(i) * small_floats);
         }
       }
@@ -249,8 +278,14 @@ BatchQueue::BatchQueue(
   impl_->dataset = std::move(dataset);
   impl_->options = options;
   impl_->allocate = std::move(allocate);
-  impl_->image_floats = static_cast<int64_t>(options.resize.height) *
-                        options.resize.width * impl_->dataset->channels();
+  LOCKSTEP_CHECK(
+      options.crop == 0 ||
+      (options.crop <= options.resize.height &&
+       options.crop <= options.resize.width && options.resize.channels_last));
+  const int64_t height =
+      options.crop > 0 ? options.crop : options.resize.height;
+  const int64_t width = options.crop > 0 ? options.crop : options.resize.width;
+  impl_->image_floats = height * width * impl_->dataset->channels();
   if (options.small) {
     impl_->small_floats = static_cast<int64_t>(options.small->height) *
                           options.small->width * impl_->dataset->channels();
@@ -289,13 +324,17 @@ void BatchQueue::start(
     int64_t epoch) {
   LOCKSTEP_CHECK_LE(1, batch_size);
   LOCKSTEP_CHECK_LE(0, first);
-  constexpr uint64_t kFlips = 0x666c6970;  // apart from the sampler's stream
+  // Apart from the sampler's stream and from each other.
+  constexpr uint64_t kFlips = 0x666c6970;
+  constexpr uint64_t kCrops = 0x63726f70;
   auto plan = std::make_shared<Plan>();
   plan->indices = std::move(indices);
   plan->batch_size = batch_size;
   plan->end = end;
   plan->flip_key =
       stream_key(impl_->options.seed, static_cast<uint64_t>(epoch), kFlips);
+  plan->crop_key =
+      stream_key(impl_->options.seed, static_cast<uint64_t>(epoch), kCrops);
   std::deque<std::shared_ptr<Slot>> dropped;
   {
     std::lock_guard lock(impl_->mutex);

@@ -30,6 +30,9 @@ struct BatchQueueOptions {
   ResizeOptions resize;
   // The same images once more in another size, each from the original.
   std::optional<ResizeOptions> small;
+  // Side of a random window of the resized image, by seed, epoch and sample,
+  // in channels_last; 0: all of it.
+  int crop = 0;
   bool flip = false;  // random, by seed, epoch and sample
   // Pixels as the data set has them, unchanged, instead of floats; it must
   // have one size of images.

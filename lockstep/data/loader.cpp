@@ -85,8 +85,10 @@ ShardOptions shard_options(const Dataset& data, const LoaderOptions& options) {
 
 BatchQueueOptions queue_options(const LoaderOptions& options) {
   BatchQueueOptions result;
-  result.resize.height = size_of(options).height;
-  result.resize.width = size_of(options).width;
+  const bool crop = options.crop_from > options.image_size;
+  result.resize.height = crop ? options.crop_from : size_of(options).height;
+  result.resize.width = crop ? options.crop_from : size_of(options).width;
+  result.crop = crop ? options.image_size : 0;
   result.resize.resize = options.resize;
   result.resize.mean = options.mean;
   result.resize.stddev = options.stddev;
@@ -109,9 +111,10 @@ BatchQueueOptions queue_options(const LoaderOptions& options) {
 struct Loader::Impl {
   LoaderOptions options;
   ShardOptions shard;
-  int64_t num_batches = 0;
+  int64_t num_batches = 0;      // in a pass through the data set
+  int64_t position = 0;         // of the next batch, over all passes
+  int64_t end = 0;              // of the epoch
   std::vector<int64_t> shares;  // empty: equal
-  int64_t next_batch = 0;
   size_t image_bytes = 0;
   int channels = 0;
   Dataset::Size size;  // of a tensor's images
@@ -160,6 +163,23 @@ struct Loader::Impl {
         strides,
         [block = std::move(block)](void*) mutable { block.reset(); },
         at::TensorOptions().dtype(type));
+  }
+
+  void start_pass() {
+    const int64_t pass = position / num_batches;
+    const int64_t first = position % num_batches;
+    const int64_t last = std::min(num_batches, end - pass * num_batches);
+    if (!shares.empty()) {
+      queue->start(
+          uneven_shard(shard, shares, pass, first),
+          shares[static_cast<size_t>(options.rank)],
+          0,
+          last - first,
+          pass);
+      return;
+    }
+    queue->start(
+        data::shard(shard, pass), options.batch_size, first, last, pass);
   }
 
   // The tensors are made here, on the consumer's thread; workers see memory.
@@ -238,23 +258,9 @@ Loader::~Loader() = default;
 
 void Loader::start(int64_t epoch, int64_t first) {
   expect(first >= 0, "first batch", first, "0 and more");
-  Impl& impl = *impl_;
-  impl.next_batch = first;
-  if (!impl.shares.empty()) {
-    impl.queue->start(
-        uneven_shard(impl.shard, impl.shares, epoch, first),
-        impl.shares[static_cast<size_t>(impl.options.rank)],
-        0,
-        impl.num_batches - first,
-        epoch);
-    return;
-  }
-  impl.queue->start(
-      shard(impl.shard, epoch),
-      impl.options.batch_size,
-      first,
-      impl.num_batches,
-      epoch);
+  impl_->position = epoch * batches() + first;
+  impl_->end = (epoch + 1) * batches();
+  impl_->start_pass();
 }
 
 void Loader::share(const std::vector<int64_t>& shares) {
@@ -271,19 +277,26 @@ void Loader::share(const std::vector<int64_t>& shares) {
 }
 
 std::optional<Batch> Loader::next() {
-  std::optional<BatchMemory> memory = impl_->queue->next();
-  if (!memory) {
+  Impl& impl = *impl_;
+  if (impl.position >= impl.end) {
     return std::nullopt;
   }
+  std::optional<BatchMemory> memory = impl.queue->next();
+  if (!memory) {  // a pass ended within the epoch
+    impl.start_pass();
+    memory = impl.queue->next();
+  }
   Batch batch = std::move(*std::static_pointer_cast<Batch>(memory->owner));
-  batch.all = impl_->options.pad ? impl_->all_samples(impl_->next_batch)
-                                 : batch.size * impl_->options.world;
-  ++impl_->next_batch;
+  batch.all = impl.options.pad
+                  ? impl.all_samples(impl.position % impl.num_batches)
+                  : batch.size * impl.options.world;
+  ++impl.position;
   return batch;
 }
 
 int64_t Loader::batches() const {
-  return impl_->num_batches;
+  const int64_t wanted = impl_->options.epoch_batches;
+  return wanted > 0 ? wanted : impl_->num_batches;
 }
 
 int64_t Loader::batch_size() const {

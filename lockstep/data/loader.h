@@ -32,6 +32,9 @@ struct LoaderOptions {
   // Also gives each image `shrink` times smaller, made from the original by the
   // same resize; it divides height and width. 0: not.
   int shrink = 0;
+  // Images are resized to this side first, and a window of image_size, random
+  // by seed, epoch and sample, is cut out; 0: resized to image_size, whole.
+  int crop_from = 0;
   Resize resize = Resize::kBilinear;
   // (pixel / 255 - mean) / std by channel; .5 and .5 give [-1, 1].
   std::array<float, 3> mean = {.5f, .5f, .5f};
@@ -42,6 +45,10 @@ struct LoaderOptions {
   bool pixels = false;
   bool channels_last = true;
   bool drop_last = false;
+  // Batches that make an epoch, whatever the data set has: the order goes on
+  // where the epoch before left it, through the data set again and again. 0:
+  // one pass.
+  int64_t epoch_batches = 0;
   bool shuffle = true;
   bool pad = true;      // see ShardOptions
   bool pinned = false;  // page-locked memory, for copies to a GPU

@@ -222,5 +222,85 @@ TEST(LoaderTest, PinnedBatchesHoldTheSameImages) {
   }
 }
 
+// The epochs of a loader as lists of labels and pixel sums, batch by batch.
+std::vector<std::pair<std::vector<int64_t>, double>>
+batches_of(Loader& loader, int64_t epoch, int64_t first = 0) {
+  std::vector<std::pair<std::vector<int64_t>, double>> list;
+  loader.start(epoch, first);
+  while (const auto batch = loader.next()) {
+    const auto* labels = batch->labels.data_ptr<int64_t>();
+    list.emplace_back(
+        std::vector<int64_t>(labels, labels + batch->size),
+        batch->images.sum().item<double>());
+  }
+  return list;
+}
+
+TEST(LoaderTest, EpochsOfAnyLengthGoOnThroughTheSet) {
+  LoaderOptions options = small();
+  Loader passes(synthetic(20), options);
+  std::vector<std::pair<std::vector<int64_t>, double>> whole;
+  for (int64_t pass = 0; pass < 3; ++pass) {
+    for (auto& batch : batches_of(passes, pass)) {
+      whole.push_back(batch);
+    }
+  }
+  ASSERT_EQ(whole.size(), 9);  // 3 a pass, the last one short
+  for (int64_t wanted : {1, 2, 4, 7}) {
+    options.epoch_batches = wanted;
+    Loader loader(synthetic(20), options);
+    EXPECT_EQ(loader.batches(), wanted);
+    for (int64_t epoch = 0; (epoch + 1) * wanted <= 9; ++epoch) {
+      const auto list = batches_of(loader, epoch);
+      ASSERT_EQ(list.size(), static_cast<size_t>(wanted));
+      for (int64_t i = 0; i < wanted; ++i) {
+        EXPECT_EQ(
+            list[static_cast<size_t>(i)],
+            whole[static_cast<size_t>(epoch * wanted + i)]);
+      }
+    }
+  }
+  // From the middle, as a resumed run does.
+  options.epoch_batches = 7;
+  Loader loader(synthetic(20), options);
+  const auto rest = batches_of(loader, 0, 5);
+  ASSERT_EQ(rest.size(), 2);
+  EXPECT_EQ(rest[0], whole[5]);
+}
+
+TEST(LoaderTest, CropsAreWindowsOfTheResizedImage) {
+  LoaderOptions options = small();
+  options.image_size = 16;
+  options.shuffle = false;
+  options.batch_size = 20;
+  Loader whole(synthetic(20), options);
+  whole.start(0);
+  const auto images = whole.next()->images;
+  options.image_size = 11;
+  options.crop_from = 16;
+  Loader loader(synthetic(20), options);
+  std::set<std::pair<int64_t, int64_t>> places;
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    loader.start(epoch);
+    const auto batch = loader.next();
+    ASSERT_EQ(batch->images.sizes(), (at::IntArrayRef{20, 3, 11, 11}));
+    for (int64_t i = 0; i < 20; ++i) {
+      int found = 0;
+      for (int64_t down = 0; down <= 5; ++down) {
+        for (int64_t across = 0; across <= 5; ++across) {
+          const auto window =
+              images[i].narrow(1, down, 11).narrow(2, across, 11);
+          if (at::equal(window, batch->images[i])) {
+            places.emplace(down, across);
+            ++found;
+          }
+        }
+      }
+      EXPECT_GE(found, 1) << i;
+    }
+  }
+  EXPECT_GT(places.size(), 15U);  // of 36, in 40 draws
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -5,6 +5,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/recipes/dcgan.h"
+#include "lockstep/recipes/deepcoral.h"
 #include "lockstep/recipes/esrgan.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/vit.h"
@@ -13,7 +14,11 @@ namespace lockstep::recipes {
 
 const std::vector<Entry>& all_recipes() {
   static const std::vector<Entry> entries = {
-      dcgan_entry(), esrgan_entry(), forest_entry(), vit_entry()};
+      dcgan_entry(),
+      deepcoral_entry(),
+      esrgan_entry(),
+      forest_entry(),
+      vit_entry()};
   return entries;
 }
 

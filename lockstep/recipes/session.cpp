@@ -172,11 +172,15 @@ void print_result(
     const train::LoopResult& result,
     const record::RunDirectory& run) {
   std::printf(
-      "done: %lld steps, %.1f samples/s",
+      "done: %lld steps, %.1f s, %.1f samples/s",
       static_cast<long long>(result.steps),
+      result.seconds,
       result.samples_per_second);
   for (const auto& [name, value] : result.metrics) {
     std::printf(", %s %.4g", name.c_str(), value);
+  }
+  if (result.best) {
+    std::printf(", best %s %.4g", result.best_metric.c_str(), *result.best);
   }
   std::printf("\nrun directory: %s\n", run.path().c_str());
 }

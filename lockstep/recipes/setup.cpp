@@ -80,6 +80,25 @@ data::LoaderOptions loader_options(
   return options;
 }
 
+void load_pretrained(
+    const std::string& path,
+    const parallel::NamedTensors& tensors,
+    const train::Context& context,
+    const train::WeightsOptions& options) {
+  if (context.rank() != 0) {
+    return;
+  }
+  const auto report = train::load_weights(path, tensors, options);
+  log_info(report.to_string());
+  if (!report.missing.empty()) {
+    log_warning(
+        fmt::format(
+            "{} tensors are not in {} and stay as initialised",
+            report.missing.size(),
+            path));
+  }
+}
+
 void place(torch::nn::Module& module, const train::Context& context) {
   torch::NoGradGuard no_grad;
   module.to(context.device);
@@ -97,9 +116,11 @@ Trained make_trained(
     const TrainedOptions& options) {
   const auto parameters = train::named_parameters(module);
   std::vector<char> decay;
+  std::vector<double> rates;
   for (const auto& [name, tensor] : parameters) {
     if (tensor.requires_grad()) {
       decay.push_back(!options.decays || options.decays(tensor));
+      rates.push_back(options.rate ? options.rate(name) : 1);
     }
   }
   Trained result;
@@ -116,7 +137,7 @@ Trained make_trained(
   }
   auto& strategy = *result.strategy;
   result.optimizer = std::make_unique<train::Optimizer>(
-      optim, strategy.names(), strategy.parameters(), decay);
+      optim, strategy.names(), strategy.parameters(), decay, rates);
   if (strategy.shards()) {
     result.optimizer->sum_norms_by(
         [&strategy](double value) { return strategy.total(value); });

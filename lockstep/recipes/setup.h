@@ -16,6 +16,7 @@
 #include "lockstep/recipes/registry.h"
 #include "lockstep/train/optimizer.h"
 #include "lockstep/train/recipe.h"
+#include "lockstep/train/weights.h"
 
 namespace lockstep::recipes {
 
@@ -40,6 +41,14 @@ data::LoaderOptions loader_options(
     const train::Context& context,
     const data::Dataset& dataset);
 
+// Fills `tensors` from a safetensors file and tells what was loaded, skipped
+// and missing. Rank 0 alone: its weights become everybody's.
+void load_pretrained(
+    const std::string& path,
+    const parallel::NamedTensors& tensors,
+    const train::Context& context,
+    const train::WeightsOptions& options = {});
+
 // To the device; images and convolution weights in channels_last.
 void place(torch::nn::Module& module, const train::Context& context);
 
@@ -51,6 +60,8 @@ struct Trained {
 struct TrainedOptions {
   // Which parameters weight decay shrinks; absent: all.
   std::function<bool(const at::Tensor&)> decays{};
+  // A parameter's share of the learning rate, by its name; absent: 1.
+  std::function<double(const std::string&)> rate{};
   // The parameters of each block, in order: what trainer.strategy=fsdp shards.
   std::vector<std::vector<at::Tensor>> blocks{};
 };

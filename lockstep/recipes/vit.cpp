@@ -6,16 +6,15 @@
 #include <algorithm>
 #include <optional>
 
-#include "lockstep/base/log.h"
 #include "lockstep/data/random.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/allocator.h"
 #include "lockstep/train/checkpoint.h"
+#include "lockstep/train/classifier.h"
 #include "lockstep/train/ema.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/fit_batch.h"
 #include "lockstep/train/precision.h"
-#include "lockstep/train/weights.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -45,7 +44,12 @@ class VitRecipe : public train::Recipe {
       loader_.emplace(training_, training_options());
     }
     if (context.training && !config.model.weights.empty()) {
-      trainer_.strategy().edit_whole([this] { load_weights(); });
+      trainer_.strategy().edit_whole([this] {
+        load_pretrained(
+            config_.model.weights,
+            train::named_state(trainer_.model()),
+            context_);
+      });
     }
     if (context.training && config.ema > 0) {
       ema_.emplace(
@@ -155,7 +159,6 @@ class VitRecipe : public train::Recipe {
         micro);
   }
   void check_classes() const;
-  void load_weights();
   train::BatchTrial batch_trial();
 
   VitConfig config_;
@@ -198,23 +201,6 @@ void VitRecipe::check_classes() const {
           ours.size()));
 }
 
-// Rank 0's are everybody's.
-void VitRecipe::load_weights() {
-  if (context_.rank() != 0) {
-    return;
-  }
-  const auto report = train::load_weights(
-      config_.model.weights, train::named_state(trainer_.model()));
-  log_info(report.to_string());
-  if (!report.missing.empty()) {
-    log_warning(
-        fmt::format(
-            "{} tensors are not in {} and stay as initialised",
-            report.missing.size(),
-            config_.model.weights));
-  }
-}
-
 train::BatchTrial VitRecipe::batch_trial() {
   const auto& options = trainer_.model().options();
   const int64_t side = options.image_size / options.patch;
@@ -255,51 +241,23 @@ train::Evaluation VitRecipe::evaluate() {
   options.pad = false;  // every test image once
   options.pixels = context_.device.is_cuda() && pixels();
   data::Loader loader(test_, options);
-  const auto names = training_->classes();
-  const auto classes = static_cast<int64_t>(names.size());
-  const auto on_device = at::TensorOptions().device(context_.device);
-  // Summed where the model is: no waiting for the device batch by batch.
-  auto loss = at::zeros({}, on_device.dtype(at::kDouble));
-  auto confusion = at::zeros({classes * classes}, on_device.dtype(at::kLong));
   const parallel::OpenGuard open(trainer_.strategy());
-  int64_t passes = loader.batches();
-  if (trainer_.strategy().shards()) {
-    context_.group->all_reduce(
-        &passes, 1, collective::DataType::kInt64, collective::ReduceOp::kMax);
-  }
-  loader.start(0);
-  for (; auto batch = loader.next(); --passes) {
-    const auto labels = batch->labels.to(context_.device, true);
-    const auto logits = trainer_.logits(
-        trainer_.prepared(batch->images.to(context_.device, true)));
-    loss += at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum);
-    confusion += at::bincount(
-        labels * classes + logits.argmax(1), {}, classes * classes);
-  }
+  train::ClassifierTest test;
+  test.classes = training_->classes();
+  test.logits = [this](const at::Tensor& images) {
+    return trainer_.logits(trainer_.prepared(images));
+  };
   // Ranks with fewer batches take part in gathering the weights for the rest.
-  const auto& shape = trainer_.model().options();
-  for (; trainer_.strategy().shards() && passes > 0; --passes) {
-    trainer_.logits(
-        at::zeros(
-            {1, shape.channels, shape.image_size, shape.image_size},
-            on_device));
+  if (trainer_.strategy().shards()) {
+    test.idle = [this] {
+      const auto& shape = trainer_.model().options();
+      trainer_.logits(
+          at::zeros(
+              {1, shape.channels, shape.image_size, shape.image_size},
+              at::TensorOptions().device(context_.device)));
+    };
   }
-  double sum = loss.item<double>();
-  const auto counts = confusion.cpu();
-  context_.group->all_reduce(
-      &sum, 1, collective::DataType::kFloat64, collective::ReduceOp::kSum);
-  context_.group->all_reduce(
-      counts.data_ptr(),
-      static_cast<size_t>(counts.numel()),
-      collective::DataType::kInt64,
-      collective::ReduceOp::kSum);
-  const auto right = counts.view({classes, classes}).diag().sum();
-  const double samples = counts.sum().item<double>();
-  const auto* begin = counts.data_ptr<int64_t>();
-  return {
-      {{"val_loss", sum / samples},
-       {"val_accuracy", right.item<double>() / samples}},
-      record::Confusion{names, {begin, begin + counts.numel()}}};
+  return train::test_classifier(loader, test, context_);
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ record::Metadata describe(
   };
   if (progress.best) {
     metadata["lockstep.best"] = fmt::format("{}", *progress.best);
+    metadata["lockstep.since_best"] = std::to_string(progress.since_best);
   }
   return metadata;
 }
@@ -298,6 +299,8 @@ Progress check_fits(
     progress.samples_in_epoch =
         whole(metadata, "lockstep.samples_in_epoch", where);
     progress.best = real(metadata, "lockstep.best");
+    progress.since_best =
+        static_cast<int64_t>(real(metadata, "lockstep.since_best").value_or(0));
     progress.seconds = real(metadata, "lockstep.seconds").value_or(0);
   }
   for (const auto& item : wanted) {
@@ -346,13 +349,15 @@ void share_state(
       progress.step,
       progress.epoch,
       progress.samples_in_epoch,
-      progress.best.has_value()};
+      progress.best.has_value(),
+      progress.since_best};
   double reals[] = {progress.best.value_or(0), progress.seconds};
-  group.broadcast(counts, 4, collective::DataType::kInt64, 0);
+  group.broadcast(counts, 5, collective::DataType::kInt64, 0);
   group.broadcast(reals, 2, collective::DataType::kFloat64, 0);
   progress.step = counts[0];
   progress.epoch = counts[1];
   progress.samples_in_epoch = counts[2];
+  progress.since_best = counts[4];
   progress.best =
       counts[3] != 0 ? std::optional<double>(reals[0]) : std::nullopt;
   progress.seconds = reals[1];

@@ -24,6 +24,7 @@ struct Progress {
   int64_t samples_in_epoch = 0;  // over all ranks
   std::optional<double> best{};  // of the recipe's metric
   double seconds = 0;            // trained, over all sittings
+  int64_t since_best = 0;        // validations that were no better
 };
 
 struct CheckpointState {

@@ -48,7 +48,7 @@ class CheckpointFile : public testing::Test {
 TEST_F(CheckpointFile, BringsBackTheWholeState) {
   auto saved = make(0);
   saved.tensors[0].second.copy_(at::arange(120).view({2, 3, 4, 5}));
-  save_checkpoint(path(), saved, {12, 3, 640, .25, 9.5});
+  save_checkpoint(path(), saved, {12, 3, 640, .25, 9.5, 2});
   auto loaded = make(1);
   const auto progress = load_checkpoint(path(), loaded);
   EXPECT_EQ(progress.step, 12);
@@ -56,6 +56,7 @@ TEST_F(CheckpointFile, BringsBackTheWholeState) {
   EXPECT_EQ(progress.samples_in_epoch, 640);
   EXPECT_EQ(progress.best, .25);
   EXPECT_EQ(progress.seconds, 9.5);
+  EXPECT_EQ(progress.since_best, 2);
   EXPECT_TRUE(loaded.tensors[0].second.equal(saved.tensors[0].second));
   EXPECT_TRUE(loaded.extra[0].second.equal(saved.extra[0].second));
 }

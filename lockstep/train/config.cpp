@@ -59,6 +59,11 @@ void TrainerConfig::bind(config::Binder& b) {
   b.field("max_steps", max_steps, "steps to train; 0: no limit", at_least(0));
   b.field(
       "max_seconds", max_seconds, "seconds to train; 0: no limit", at_least(0));
+  b.field(
+      "early_stop",
+      early_stop,
+      "validations in a row without a better one that end training; 0: never",
+      at_least(0));
   b.choice(
       "strategy",
       strategy,
@@ -151,10 +156,16 @@ void OptimConfig::bind(config::Binder& b) {
   b.choice(
       "schedule",
       schedule,
-      {"constant", "linear", "cosine"},
+      {"constant", "linear", "cosine", "inverse"},
       "how the learning rate moves after the warm-up");
   b.field("warmup_steps", warmup_steps, "linear rise from 0", at_least(0));
   b.field("min_lr", min_lr, "where the schedule ends", at_least(0));
+  b.field(
+      "lr_gamma",
+      lr_gamma,
+      "inverse schedule: lr x (1 + lr_gamma x step) ^ -lr_decay",
+      at_least(0));
+  b.field("lr_decay", lr_decay, "its exponent", at_least(0));
 }
 
 Result<void>

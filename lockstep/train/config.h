@@ -16,6 +16,7 @@ struct TrainerConfig {
   int64_t min_epochs = 0;
   int64_t max_steps = 0;   // 0: no limit
   double max_seconds = 0;  // 0: no limit
+  int64_t early_stop = 0;  // validations without a better one; 0: never
   std::string strategy = "auto";
   std::string precision = "fp32";
   std::string device = "auto";
@@ -64,6 +65,8 @@ struct OptimConfig {
   std::string schedule = "constant";
   int64_t warmup_steps = 0;
   double min_lr = 0;
+  double lr_gamma = 3e-4;  // of the inverse schedule
+  double lr_decay = .75;
   void bind(config::Binder& b);
 };
 

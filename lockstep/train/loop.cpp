@@ -122,6 +122,8 @@ class Loop {
   void save(const std::string& reason);
   void check_weights();
   bool reached_limit() const;
+  // Whether validation has not become better for too long.
+  bool gave_up() const;
 
   Recipe& recipe_;
   const Context& context_;
@@ -259,6 +261,12 @@ bool Loop::reached_limit() const {
   return total_steps_ > 0 && progress_.step >= total_steps_;
 }
 
+bool Loop::gave_up() const {
+  return trainer_.early_stop > 0 &&
+         progress_.since_best >= trainer_.early_stop &&
+         progress_.epoch >= trainer_.min_epochs;
+}
+
 LoopResult Loop::run() {
   resume();
   Recorder recorder(options_.run, leader(), progress_.step);
@@ -272,7 +280,16 @@ LoopResult Loop::run() {
         true);
   }
   begun_ = os::real_clock().now();
-  while (!reached_limit() && run_epoch(recorder)) {}
+  while (!reached_limit() && !gave_up() && run_epoch(recorder)) {}
+  if (gave_up()) {
+    recorder.line(
+        fmt::format(
+            "stopped early: {} validations without a better {} than {:.4g}",
+            progress_.since_best,
+            recipe_.best().metric,
+            progress_.best.value_or(0)),
+        true);
+  }
   if (!result_.stopped && steps_here_ > 0) {
     draw(recorder);
     validate(recorder);
@@ -285,6 +302,8 @@ LoopResult Loop::run() {
   result_.steps = progress_.step;
   result_.epochs = progress_.epoch;
   result_.best = progress_.best;
+  result_.best_metric = recipe_.best().metric;
+  result_.seconds = progress_.seconds;
   return result_;
 }
 
@@ -550,7 +569,10 @@ void Loop::validate(Recorder& recorder) {
   if (!progress_.best ||
       (best.smaller ? value < *progress_.best : value > *progress_.best)) {
     progress_.best = value;
+    progress_.since_best = 0;
     save("best");
+  } else {
+    ++progress_.since_best;
   }
 }
 

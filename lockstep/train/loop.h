@@ -32,7 +32,9 @@ struct LoopResult {
   double samples_per_second = 0;  // over all ranks, after the first step
   std::map<std::string, double> metrics;  // the last of each
   std::optional<double> best;
-  bool stopped = false;  // by a signal, after a checkpoint
+  std::string best_metric;  // what `best` is of
+  double seconds = 0;       // trained, over all sittings
+  bool stopped = false;     // by a signal, after a checkpoint
 };
 
 // Throws TrainError: a loss that is no number (step and rank named, the last

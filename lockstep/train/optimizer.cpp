@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -39,6 +40,10 @@ double learning_rate(const OptimConfig& config, int64_t step, int64_t total) {
     return config.lr * static_cast<double>(step) /
            static_cast<double>(config.warmup_steps);
   }
+  if (config.schedule == "inverse") {
+    const auto done = static_cast<double>(step - 1 - config.warmup_steps);
+    return config.lr * std::pow(1 + config.lr_gamma * done, -config.lr_decay);
+  }
   const int64_t span = total - config.warmup_steps;
   if (config.schedule == "constant" || span <= 0) {
     return config.lr;
@@ -57,12 +62,21 @@ Optimizer::Optimizer(
     const OptimConfig& config,
     std::vector<std::string> names,
     std::vector<at::Tensor> parameters,
-    std::vector<char> decay)
+    std::vector<char> decay,
+    std::vector<double> rates)
     : config_(config),
       names_(std::move(names)),
       parameters_(std::move(parameters)) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    (decay.empty() || decay[i] ? decayed_ : plain_).push_back(i);
+    const double shrinks = decay.empty() || decay[i] ? config_.weight_decay : 0;
+    const double rate = rates.empty() ? 1 : rates[i];
+    auto group = std::ranges::find_if(groups_, [&](const Group& one) {
+      return one.weight_decay == shrinks && one.rate == rate;
+    });
+    if (group == groups_.end()) {
+      group = groups_.insert(group, {shrinks, rate, {}});
+    }
+    group->members.push_back(i);
     first_.push_back(at::zeros_like(parameters_[i]));
     if (config_.name != "sgd") {
       second_.push_back(at::zeros_like(parameters_[i]));
@@ -84,13 +98,20 @@ double Optimizer::step(const std::vector<at::Tensor>& gradients, double lr) {
     }
   }
   at::_foreach_add_(steps_, 1);
-  update(decayed_, gradients, lr, config_.weight_decay);
-  update(plain_, gradients, lr, 0);
+  for (const auto& group : groups_) {
+    update(group, gradients, lr);
+  }
   return norm;
 }
 
 bool Optimizer::runs_async() const {
-  bool plain = config_.name != "sgd";
+  if (config_.name == "sgd") {
+    return true;
+  }
+  bool plain = true;
+  for (const auto& group : groups_) {
+    plain = plain && group.rate == 1;
+  }
   for (const auto& parameter : parameters_) {
     plain = plain && parameter.scalar_type() == at::kFloat &&
             parameter.is_non_overlapping_and_dense();
@@ -102,25 +123,27 @@ void Optimizer::step_async(
     const std::vector<at::Tensor>& gradients,
     const at::Tensor& lr) {
   at::NoGradGuard no_grad;
+  if (config_.name == "sgd") {
+    step_sgd_async(gradients, lr);
+    return;
+  }
   std::vector<const void*> places;
   for (const auto& gradient : gradients) {
     places.push_back(gradient.data_ptr());
   }
   if (places != tabled_) {
     std::vector<kernels::AdamItem> items(parameters_.size());
-    const auto fill = [&](const std::vector<size_t>& members, double decay) {
-      for (size_t i : members) {
+    for (const auto& group : groups_) {
+      for (size_t i : group.members) {
         items[i].parameter = parameters_[i].data_ptr<float>();
         items[i].gradient = gradients[i].data_ptr<float>();
         items[i].first = first_[i].data_ptr<float>();
         items[i].second = second_[i].data_ptr<float>();
         items[i].count = parameters_[i].numel();
-        items[i].weight_decay = static_cast<float>(decay);
+        items[i].weight_decay = static_cast<float>(group.weight_decay);
         largest_ = std::max(largest_, items[i].count);
       }
-    };
-    fill(decayed_, config_.weight_decay);
-    fill(plain_, 0);
+    }
     const size_t bytes = items.size() * sizeof(kernels::AdamItem);
     auto table = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
     std::memcpy(table.data_ptr(), items.data(), bytes);
@@ -151,19 +174,42 @@ void Optimizer::step_async(
   }
 }
 
-void Optimizer::update(
-    const std::vector<size_t>& members,
+void Optimizer::step_sgd_async(
     const std::vector<at::Tensor>& gradients,
-    double lr,
-    double weight_decay) {
-  if (members.empty()) {
-    return;
+    const at::Tensor& lr) {
+  if (config_.clip > 0) {
+    const auto norm = at::stack(at::_foreach_norm(gradients)).norm();
+    at::_foreach_mul_(gradients, (config_.clip / norm).clamp_max(1));
   }
+  at::_foreach_add_(steps_, 1);
+  for (const auto& group : groups_) {
+    at::_fused_sgd_(
+        pick(parameters_, group.members),
+        pick(gradients, group.members),
+        config_.momentum > 0 ? pick(first_, group.members)
+                             : std::vector<at::Tensor>(),
+        group.weight_decay,
+        config_.momentum,
+        lr.squeeze() * group.rate,
+        /*dampening=*/0,
+        /*nesterov=*/false,
+        /*maximize=*/false,
+        /*is_first_step=*/false);
+  }
+}
+
+void Optimizer::update(
+    const Group& group,
+    const std::vector<at::Tensor>& gradients,
+    double lr) {
+  const auto& members = group.members;
+  const double weight_decay = group.weight_decay;
+  lr *= group.rate;
   const auto parameters = pick(parameters_, members);
   const auto chosen = pick(gradients, members);
   const auto first = pick(first_, members);
   if (config_.name == "sgd") {
-    const bool first_step = steps_[members[0]].item<float>() == 1;
+    // The buffers begin as zeros: the first step needs no case of its own.
     at::_fused_sgd_(
         parameters,
         chosen,
@@ -174,7 +220,7 @@ void Optimizer::update(
         0,
         false,
         false,
-        first_step);
+        /*is_first_step=*/false);
     return;
   }
   const auto second = pick(second_, members);

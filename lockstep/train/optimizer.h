@@ -21,12 +21,14 @@ double learning_rate(const OptimConfig& config, int64_t step, int64_t total);
 
 class Optimizer {
  public:
-  // `decay` says which parameters get weight decay (all when empty).
+  // `decay` says which parameters get weight decay (all when empty), `rates`
+  // which share of the learning rate each has (all of it when empty).
   Optimizer(
       const OptimConfig& config,
       std::vector<std::string> names,
       std::vector<at::Tensor> parameters,
-      std::vector<char> decay = {});
+      std::vector<char> decay = {},
+      std::vector<double> rates = {});
 
   // For gradients in parts: gives the sum of a value over the ranks.
   void sum_norms_by(std::function<double(double)> total) {
@@ -37,8 +39,9 @@ class Optimizer {
   // before clipping (0 when clipping is off).
   double step(const std::vector<at::Tensor>& gradients, double lr);
 
-  // The same by one kernel, without waiting for the device: `lr` is a float [1]
-  // there, so that a CUDA graph may hold the step. Adam and AdamW, fp32.
+  // The same without waiting for the device: `lr` is a float [1] there, so that
+  // a CUDA graph may hold the step. SGD, and where all parameters are fp32 and
+  // have the same rate, Adam and AdamW by one kernel.
   bool runs_async() const;
   void step_async(
       const std::vector<at::Tensor>& gradients,
@@ -48,17 +51,24 @@ class Optimizer {
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
  private:
+  // Parameters that are updated alike.
+  struct Group {
+    double weight_decay = 0;
+    double rate = 1;
+    std::vector<size_t> members;
+  };
   void update(
-      const std::vector<size_t>& members,
+      const Group& group,
       const std::vector<at::Tensor>& gradients,
-      double lr,
-      double weight_decay);
+      double lr);
+  void step_sgd_async(
+      const std::vector<at::Tensor>& gradients,
+      const at::Tensor& lr);
   OptimConfig config_;
   std::function<double(double)> total_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
-  std::vector<size_t> decayed_;
-  std::vector<size_t> plain_;
+  std::vector<Group> groups_;
   std::vector<at::Tensor> first_;   // momentum or exp_avg
   std::vector<at::Tensor> second_;  // exp_avg_sq
   std::vector<at::Tensor> steps_;

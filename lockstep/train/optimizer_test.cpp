@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <memory>
 
 namespace lockstep::train {
@@ -154,6 +155,62 @@ TEST(Optimizer, OnAGpuEqualsTheCpu) {
           << name << " " << i;
     }
   }
+}
+
+TEST(Optimizer, GroupsHaveTheirOwnRates) {
+  OptimConfig config;
+  config.name = "sgd";
+  config.lr = .1;
+  config.weight_decay = .01;
+  auto ours = make_parameters();
+  auto waiting = make_parameters();
+  auto theirs = make_parameters();
+  for (auto& parameter : theirs) {
+    parameter.requires_grad_(true);
+  }
+  Optimizer optimizer(config, {"a", "b"}, ours, {1, 0}, {.1, 1});
+  // The form that a CUDA graph holds.
+  Optimizer async(config, {"a", "b"}, waiting, {1, 0}, {.1, 1});
+  EXPECT_TRUE(async.runs_async());
+  using torch::optim::OptimizerParamGroup;
+  using torch::optim::SGDOptions;
+  const auto group = [](const at::Tensor& parameter, SGDOptions options) {
+    return OptimizerParamGroup(
+        {parameter}, std::make_unique<SGDOptions>(options));
+  };
+  torch::optim::SGD reference(
+      {group(theirs[0], SGDOptions(.01).momentum(.9).weight_decay(.01)),
+       group(theirs[1], SGDOptions(.1).momentum(.9))},
+      SGDOptions(.1));
+  for (int step = 0; step < 5; ++step) {
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> same;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      gradients.push_back(gradient_of(ours[i], step));
+      same.push_back(gradient_of(waiting[i], step));
+      theirs[i].mutable_grad() = gradient_of(theirs[i], step);
+    }
+    optimizer.step(gradients, config.lr);
+    async.step_async(same, at::full({1}, config.lr));
+    reference.step();
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(at::allclose(ours[i], theirs[i], 1e-5, 1e-6));
+    EXPECT_TRUE(at::allclose(waiting[i], theirs[i], 1e-5, 1e-6));
+  }
+}
+
+TEST(LearningRate, FallsWithTheInverseOfTheStep) {
+  OptimConfig config;
+  config.lr = 2;
+  config.schedule = "inverse";
+  config.lr_gamma = .5;
+  config.lr_decay = .75;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1, 0), 2);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 3, 100), 2 * std::pow(2, -.75));
+  config.warmup_steps = 2;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1, 0), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 3, 0), 2);
 }
 
 }  // namespace

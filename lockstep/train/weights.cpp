@@ -59,7 +59,7 @@ class Loading {
       const std::string& name,
       const at::Tensor& tensor,
       const record::TensorView* view) {
-    const bool head = name.starts_with(options_.head);
+    const bool head = !options_.head.empty() && name.starts_with(options_.head);
     const std::string ours = shape_text(tensor.sizes());
     if (view == nullptr) {
       if (head) {
@@ -71,6 +71,12 @@ class Loading {
       return;
     }
     const std::string theirs = shape_text(view->shape);
+    const bool same = at::IntArrayRef(view->shape) == tensor.sizes();
+    if (tensor.scalar_type() == at::kLong && view->dtype == "I64" && same) {
+      tensor.copy_(copy_of(*view, at::kLong));  // a count of batches
+      report.loaded.push_back(name + " " + ours);
+      return;
+    }
     const auto type = floating_type(view->dtype);
     if (!type || !tensor.is_floating_point()) {
       throw TrainError(
@@ -82,7 +88,6 @@ class Loading {
               theirs,
               view->dtype));
     }
-    const bool same = at::IntArrayRef(view->shape) == tensor.sizes();
     if (head && !same) {
       report.kept.push_back(
           fmt::format("{} {}: the file has {}", name, ours, theirs));
@@ -244,10 +249,11 @@ WeightsReport load_weights(
         kBadInput,
         fmt::format(
             "{}: none of its {} tensors is one of the model's (looked for {} "
-            "and others, as timm names them)",
+            "and others, as {} names them)",
             path.string(),
             file->tensors().size(),
-            tensors.empty() ? "" : tensors.front().first));
+            tensors.empty() ? "" : tensors.front().first,
+            options.names));
   }
   return std::move(report);
 }

@@ -16,13 +16,16 @@
 namespace lockstep::train {
 
 struct WeightsOptions {
-  // Tensors whose shape may differ or that may be absent: ours are kept.
+  // Tensors whose shape may differ or that may be absent, by the beginning of
+  // their names: ours are kept. Empty: none.
   std::string head = "head.";
   // [1, prefix + side x side, dim]: interpolated to another side.
   std::string positions = "pos_embed";
   int64_t prefix = 1;  // tokens before the patches
   // [dim, channels, h, w]: three channels are summed into one.
   std::string patches = "patch_embed.proj.weight";
+  // Whose names these are, for the message when none fits.
+  std::string names = "timm";
 };
 
 struct WeightsReport {
