@@ -8,6 +8,7 @@
 #include <mutex>
 #include <random>
 
+#include "lockstep/base/check.h"
 #include "lockstep/fetch/http_date.h"
 
 namespace lockstep::fetch {
@@ -150,9 +151,17 @@ Result<void> Call::prepare() {
     form_.replace(at, 3, "+");
   }
   body_ = request_.form.empty() ? request_.body : std::string_view(form_);
-  const bool guarded =
-      request_.service == "s3" && endpoint_.scheme == "https" && !body_.empty();
-  payload_hash_ = guarded ? kUnsignedPayload : sha256_hex(body_);
+  const bool guarded = request_.service == "s3" &&
+                       endpoint_.scheme == "https" &&
+                       (!body_.empty() || request_.body_source != nullptr);
+  if (guarded) {
+    payload_hash_ = kUnsignedPayload;
+  } else if (request_.body_source != nullptr) {
+    LOCKSTEP_CHECK_EQ(request_.body_sha256.size(), 64U);
+    payload_hash_ = request_.body_sha256;
+  } else {
+    payload_hash_ = sha256_hex(body_);
+  }
   return {};
 }
 
@@ -160,6 +169,7 @@ Result<HttpRequest> Call::make() const {
   HttpRequest http;
   http.method = request_.method;
   http.body = body_;
+  http.body_source = request_.body_source;
   http.sink = request_.sink;
   http.stopped = options_.stopped;
   http.connect_timeout = options_.connect_timeout;

@@ -48,6 +48,10 @@ struct AwsRequest {
   Headers headers;
   std::string_view body;  // must live as long as the call
   Query form;             // sent as the body instead, form-encoded
+  // Sent as the body instead; must live as long as the call. Its SHA-256 is the
+  // caller's to know: needed where the payload is signed, over http.
+  const BodySource* body_source = nullptr;
+  std::string body_sha256;
   bool repeatable = true;
   bool sign = true;
   // A 2xx body must be whole XML: one that is not counts as cut. An <Error>

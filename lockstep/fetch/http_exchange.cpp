@@ -19,6 +19,7 @@ namespace {
 // Answers that no sink takes are documents, not data.
 constexpr size_t kLargestBody = size_t{64} << 20;
 constexpr size_t kLarge = size_t{1} << 20;
+constexpr long kBuffer = 1L << 18;  // stays in the processor's cache
 
 bool is_success(int status) {
   return status >= 200 && status < 300;
@@ -28,6 +29,8 @@ bool is_success(int status) {
 struct Exchange {
   const HttpRequest* request = nullptr;
   HttpResponse response;
+  uint64_t sent = 0;  // of a body_source
+  bool source_failed = false;
   bool sink_refused = false;
   bool too_large = false;
   bool stopped = false;
@@ -67,6 +70,29 @@ size_t on_body(char* data, size_t size, size_t count, void* self) {
   return bytes.size();
 }
 
+size_t on_send(char* into, size_t size, size_t count, void* self) {
+  auto& exchange = *static_cast<Exchange*>(self);
+  const BodySource& source = *exchange.request->body_source;
+  const size_t wanted =
+      std::min<uint64_t>(size * count, source.size - exchange.sent);
+  if (wanted > 0 && !source.read(exchange.sent, {into, wanted})) {
+    exchange.source_failed = true;
+    return CURL_READFUNC_ABORT;
+  }
+  exchange.sent += wanted;
+  return wanted;
+}
+
+// libcurl sends a body again when a kept connection turns out to be closed.
+int on_seek(void* self, curl_off_t offset, int origin) {
+  auto& exchange = *static_cast<Exchange*>(self);
+  if (origin != SEEK_SET || offset < 0) {
+    return CURL_SEEKFUNC_CANTSEEK;
+  }
+  exchange.sent = static_cast<uint64_t>(offset);
+  return CURL_SEEKFUNC_OK;
+}
+
 int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   auto& exchange = *static_cast<Exchange*>(self);
   exchange.stopped = exchange.request->stopped && exchange.request->stopped();
@@ -88,6 +114,9 @@ Error failure(
   }
   if (exchange.sink_refused) {
     return failed(ErrorCode::kIo, "what came could not be stored");
+  }
+  if (exchange.source_failed) {
+    return failed(ErrorCode::kIo, "what is sent could not be read");
   }
   if (exchange.too_large) {
     return failed(
@@ -170,6 +199,19 @@ void CurlTransport::give_back(CURL* handle) {
   idle_.push_back(handle);
 }
 
+void set_source(const CurlLibrary& curl, CURL* handle, Exchange& exchange) {
+  curl.easy_setopt(handle, CURLOPT_UPLOAD, 1L);
+  curl.easy_setopt(
+      handle,
+      CURLOPT_INFILESIZE_LARGE,
+      static_cast<curl_off_t>(exchange.request->body_source->size));
+  curl.easy_setopt(handle, CURLOPT_READFUNCTION, on_send);
+  curl.easy_setopt(handle, CURLOPT_READDATA, &exchange);
+  curl.easy_setopt(handle, CURLOPT_SEEKFUNCTION, on_seek);
+  curl.easy_setopt(handle, CURLOPT_SEEKDATA, &exchange);
+  curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
+}
+
 void set_method(
     const CurlLibrary& curl,
     CURL* handle,
@@ -190,7 +232,7 @@ void set_method(
         CURLOPT_POSTFIELDS,
         request.body.empty() ? "" : request.body.data());
     if (request.body.size() > kLarge) {
-      curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 18);
+      curl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, kBuffer);
     }
   }
   curl.easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());
@@ -254,7 +296,7 @@ Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
     curl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
   }
   if (request.sink) {
-    curl.easy_setopt(handle, CURLOPT_BUFFERSIZE, 1L << 18);
+    curl.easy_setopt(handle, CURLOPT_BUFFERSIZE, kBuffer);
   }
   if (request.direct) {
     curl.easy_setopt(handle, CURLOPT_PROXY, "");
@@ -265,7 +307,12 @@ Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
   if (!request.ca_file.empty()) {
     curl.easy_setopt(handle, CURLOPT_CAINFO, request.ca_file.c_str());
   }
-  set_method(curl, handle, request);
+  if (request.body_source != nullptr) {
+    set_source(curl, handle, exchange);
+    curl.easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  } else {
+    set_method(curl, handle, request);
+  }
   const CURLcode code = curl.easy_perform(handle);
   give_back(handle);
   if (code != CURLE_OK) {
@@ -301,6 +348,13 @@ Result<HttpResponse> FakeTransport::exchange(const HttpRequest& request) {
   const std::lock_guard lock(state_->mutex);
   Asked asked{request, std::string(request.body)};
   asked.request.body = {};
+  if (const BodySource* source = request.body_source; source != nullptr) {
+    asked.body.resize(source->size);
+    if (!source->read(0, asked.body)) {
+      return Error(ErrorCode::kIo, "what is sent could not be read");
+    }
+    asked.request.body_source = nullptr;
+  }
   asked.request.sink = nullptr;
   state_->asked.push_back(asked);
   Result<HttpResponse> response = state_->answer(state_->asked.back());

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,11 +28,21 @@ namespace lockstep::fetch {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
+// A body that is read while it is sent, so that it stands in no memory of ours.
+struct BodySource {
+  uint64_t size = 0;
+  // Fills `into` from there on; asked in order, and from the start again when
+  // it is sent again. False ends the exchange with kIo.
+  std::function<bool(uint64_t offset, std::span<char> into)> read;
+};
+
 struct HttpRequest {
   std::string method = "GET";
   std::string url;  // encoded, sent as it stands
   Headers headers;  // Host among them where it was signed
   std::string_view body;
+  const BodySource* body_source =
+      nullptr;  // instead of body; outlives the call
   // Takes the body of a 2xx answer instead of HttpResponse::body, in pieces;
   // false ends the exchange with kIo.
   std::function<bool(std::string_view)> sink;

@@ -4,9 +4,11 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <thread>
 
+#include "lockstep/base/check.h"
 #include "lockstep/base/crc32c.h"
 #include "lockstep/fetch/checksum.h"
 #include "lockstep/fetch/http_date.h"
@@ -104,14 +106,16 @@ bool is_md5(const std::string& etag) {
          etag.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string content_md5(std::string_view bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
-  unsigned int size = 0;
-  ::EVP_Digest(
-      bytes.data(), bytes.size(), hash.data(), &size, ::EVP_md5(), nullptr);
-  std::array<unsigned char, 2 * EVP_MAX_MD_SIZE> text{};
-  const int length =
-      ::EVP_EncodeBlock(text.data(), hash.data(), static_cast<int>(size));
+std::string content_md5(const std::string& md5_hex) {
+  std::array<unsigned char, 16> hash{};
+  LOCKSTEP_CHECK_EQ(md5_hex.size(), 2 * hash.size());
+  for (size_t i = 0; i < hash.size(); ++i) {
+    std::from_chars(
+        md5_hex.data() + 2 * i, md5_hex.data() + 2 * i + 2, hash[i], 16);
+  }
+  std::array<unsigned char, 32> text{};
+  const int length = ::EVP_EncodeBlock(
+      text.data(), hash.data(), static_cast<int>(hash.size()));
   return {
       reinterpret_cast<const char*>(text.data()), static_cast<size_t>(length)};
 }
@@ -330,7 +334,7 @@ Result<std::string> S3::State::put(
   const std::string crc = crc_text(crc32c(bytes));
   asked.headers.emplace_back(std::string(kMetadata) + kCrcName, crc);
   if (is_https()) {
-    asked.headers.emplace_back("Content-MD5", content_md5(bytes));
+    asked.headers.emplace_back("Content-MD5", content_md5(md5_hex(bytes)));
   }
   add_condition(asked, condition);
   LOCKSTEP_ASSIGN(const AwsReply reply, send(asked, address));

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,76 @@ Result<void> write_at(
   }
   return {};
 }
+
+// What comes of one part, in its place in the file. libcurl hands it over in
+// small pieces; a write of each would pay for the file's lock every time.
+class PartWriter {
+ public:
+  // One writer at a time has `turn`: the kernel lets in one a file, and those
+  // that wait in it spin while there is something to receive.
+  PartWriter(
+      std::mutex& turn,
+      int file,
+      const os::Path& path,
+      uint64_t offset,
+      uint64_t size)
+      : turn_(turn),
+        file_(file),
+        path_(path),
+        offset_(offset),
+        size_(size),
+        buffer_(std::make_unique_for_overwrite<char[]>(kBuffer)) {}
+
+  // An error too when more comes than the part has.
+  Result<void> add(std::string_view bytes) {
+    if (written_ + held_ + bytes.size() > size_) {
+      return Error(
+          ErrorCode::kUnavailable,
+          "the server sends more than the range it was asked for");
+    }
+    while (!bytes.empty()) {
+      const size_t count = std::min(bytes.size(), kBuffer - held_);
+      std::memcpy(buffer_.get() + held_, bytes.data(), count);
+      held_ += count;
+      bytes.remove_prefix(count);
+      if (held_ == kBuffer) {
+        LOCKSTEP_TRY(flush());
+      }
+    }
+    return {};
+  }
+  Result<void> flush() {
+    const std::string_view bytes(buffer_.get(), held_);
+    {
+      const std::lock_guard lock(turn_);
+      LOCKSTEP_TRY(write_at(file_, path_, offset_ + written_, bytes));
+    }
+    crc_ = crc32c(bytes, crc_);
+    written_ += held_;
+    held_ = 0;
+    return {};
+  }
+  void rewind() {
+    written_ = 0;
+    held_ = 0;
+    crc_ = 0;
+  }
+  uint64_t written() const { return written_; }
+  uint32_t crc() const { return crc_; }
+
+ private:
+  static constexpr size_t kBuffer = size_t{256} << 10;  // stays in the cache
+
+  std::mutex& turn_;
+  int file_;
+  const os::Path& path_;
+  uint64_t offset_;
+  uint64_t size_;
+  std::unique_ptr<char[]> buffer_;
+  size_t held_ = 0;
+  uint64_t written_ = 0;
+  uint32_t crc_ = 0;
+};
 
 // A large object into <to>.part, part by part at their places. What is done
 // stands in <to>.part.mark: which object and version, then a line a part.
@@ -98,6 +169,7 @@ class Downloader {
   std::vector<uint32_t> crcs_;
   os::Descriptor file_;
   os::Descriptor mark_file_;
+  std::mutex write_mutex_;
   std::mutex mutex_;  // of the mark and the progress
   uint64_t there_ = 0;
   uint64_t moved_ = 0;
@@ -196,46 +268,35 @@ Result<void> Downloader::fetch_part(size_t index) {
   }
   const uint64_t begin = offset_of(index);
   const uint64_t size = size_of(index);
-  uint64_t come = 0;
-  uint32_t crc = 0;
+  PartWriter writer(write_mutex_, file_.get(), part_, begin, size);
   std::optional<Error> failed;
   auto reply = s3_.get(
       from_,
       fmt::format("bytes={}-{}", begin, begin + size - 1),
       object_.etag,
       [&](std::string_view bytes) {
-        if (come + bytes.size() > size) {
-          failed = Error(
-              ErrorCode::kUnavailable,
-              "the server sends more than the range it was asked for");
+        if (auto added = writer.add(bytes); !added) {
+          failed = std::move(added.error());
           return false;
         }
-        if (auto written = write_at(file_.get(), part_, begin + come, bytes);
-            !written) {
-          failed = std::move(written.error());
-          return false;
-        }
-        crc = crc32c(bytes, crc);
-        come += bytes.size();
         return true;
       },
-      [&] {
-        come = 0;
-        crc = 0;
-      });
+      [&] { writer.rewind(); });
   if (failed) {
     return std::move(*failed);
   }
   if (!reply) {
     return std::move(reply.error());
   }
-  if (come != size) {
+  LOCKSTEP_TRY(writer.flush());
+  if (writer.written() != size) {
     return Error(
                ErrorCode::kUnavailable,
-               fmt::format("{} of {} bytes of a part came", come, size))
+               fmt::format(
+                   "{} of {} bytes of a part came", writer.written(), size))
         .with_retry();
   }
-  crcs_[index] = crc;
+  crcs_[index] = writer.crc();
   return note_done(index, size);
 }
 

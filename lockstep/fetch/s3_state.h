@@ -65,8 +65,9 @@ struct S3::State {
 
 S3Object object_of(const AwsReply& reply, const std::string& key);
 void add_condition(AwsRequest& request, const S3Condition& condition);
-// For https, where the signature does not cover the body.
-std::string content_md5(std::string_view bytes);
+// The header's value of an MD5, for https, where the signature does not cover
+// the body.
+std::string content_md5(const std::string& md5_hex);
 // Whether an ETag is the MD5 of the content.
 bool is_md5(const std::string& etag);
 // kCorrupt when the bytes are not what the object's description promises.

@@ -1,18 +1,20 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lockstep/base/crc32c.h"
+#include "lockstep/fetch/checksum.h"
 #include "lockstep/fetch/s3_state.h"
 #include "lockstep/fetch/s3_xml.h"
+#include "lockstep/fetch/sha256_pair.h"
+#include "lockstep/fetch/upload_journal.h"
 #include "lockstep/fetch/workers.h"
 #include "lockstep/os/descriptor.h"
 
@@ -20,76 +22,8 @@ namespace lockstep::fetch {
 namespace {
 
 constexpr uint64_t kMostParts = 10000;
-
-// An upload that was begun, on this machine, for this object. Locked as long
-// as its uploader lives; without the lock (another one has it) nothing is
-// remembered.
-class UploadJournal {
- public:
-  struct Entry {
-    std::string upload_id;
-    uint64_t size = 0;
-    uint64_t part_size = 0;
-    std::string crc;
-  };
-
-  UploadJournal(const os::Path& folder, const std::string& object) {
-    if (folder.empty() ||
-        !os::real_files().make_directories(folder / "uploads")) {
-      return;
-    }
-    path_ = folder / "uploads" / sha256_hex(object).substr(0, 32);
-    file_ = os::Descriptor(
-        ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    if (file_ && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      file_.reset();
-    }
-  }
-
-  bool keeps() const { return static_cast<bool>(file_); }
-
-  std::optional<Entry> read() const {
-    if (!file_) {
-      return std::nullopt;
-    }
-    std::string text(4096, '\0');
-    const ssize_t count = ::pread(file_.get(), text.data(), text.size(), 0);
-    text.resize(count > 0 ? static_cast<size_t>(count) : 0);
-    const auto found = nlohmann::json::parse(text, nullptr, false);
-    if (!found.is_object() || found.value("version", 0) != 1) {
-      return std::nullopt;
-    }
-    return Entry{
-        found.value("upload", ""),
-        found.value("size", uint64_t{0}),
-        found.value("part_size", uint64_t{0}),
-        found.value("crc32c", "")};
-  }
-
-  void write(const Entry& entry) {
-    const std::string text = nlohmann::json{
-        {"version", 1},
-        {"upload", entry.upload_id},
-        {"size", entry.size},
-        {"part_size", entry.part_size},
-        {"crc32c", entry.crc}}.dump();
-    if (file_ && (::ftruncate(file_.get(), 0) != 0 ||
-                  ::pwrite(file_.get(), text.data(), text.size(), 0) < 0)) {
-      forget();  // a full disk: the next call starts anew
-    }
-  }
-
-  void forget() {
-    if (file_) {
-      ::unlink(path_.c_str());
-      file_.reset();
-    }
-  }
-
- private:
-  os::Path path_;
-  os::Descriptor file_;
-};
+constexpr uint64_t kPiece = uint64_t{128} << 10;  // stays in the cache
+static_assert(kPiece % Sha256Pair::kBlock == 0);
 
 class Uploader {
  public:
@@ -116,7 +50,9 @@ class Uploader {
   Result<Transferred> in_parts();
   Result<void> begin();
   Result<void> find_parts(const std::string& upload_id);
-  Result<void> read_crcs();
+  Result<void> read_checksums();
+  Result<void> read_pair(size_t first);
+  Result<std::string> part_md5(size_t index) const;
   Result<void> send_part(size_t index);
   Result<std::string> complete();
   void give_up(const Error& error);
@@ -126,30 +62,6 @@ class Uploader {
     return std::min(part_size_, size_ - offset_of(index));
   }
   Result<void> moved(uint64_t bytes);
-  // Kept for the next part: fresh memory costs as much as a copy.
-  class PartBuffer {
-   public:
-    explicit PartBuffer(Uploader& owner) : owner_(owner) {
-      const std::lock_guard lock(owner.buffers_mutex_);
-      if (!owner.buffers_.empty()) {
-        bytes_ = std::move(owner.buffers_.back());
-        owner.buffers_.pop_back();
-      }
-      if (!bytes_) {
-        bytes_ = std::make_unique_for_overwrite<char[]>(owner.part_size_);
-      }
-    }
-    PartBuffer(const PartBuffer&) = delete;
-    ~PartBuffer() {
-      const std::lock_guard lock(owner_.buffers_mutex_);
-      owner_.buffers_.push_back(std::move(bytes_));
-    }
-    char* get() const { return bytes_.get(); }
-
-   private:
-    Uploader& owner_;
-    std::unique_ptr<char[]> bytes_;
-  };
   Error changed() const {
     return Error(
         ErrorCode::kAborted,
@@ -166,14 +78,13 @@ class Uploader {
   uint64_t size_ = 0;
   uint64_t part_size_ = 0;
   std::vector<uint32_t> crcs_;
+  std::vector<std::string> hashes_;  // SHA-256, where the payload is signed
   std::string crc_;
   std::string upload_id_;
   std::vector<std::string> etags_;  // "" while a part is missing
   std::atomic<uint64_t> moved_{0};
   uint64_t there_ = 0;  // bytes of parts that an earlier call had moved
   std::mutex progress_mutex_;
-  std::mutex buffers_mutex_;
-  std::vector<std::unique_ptr<char[]>> buffers_;
 };
 
 Result<void> Uploader::open() {
@@ -231,23 +142,48 @@ Result<Transferred> Uploader::in_one_piece() {
   return Transferred{1, size_, size_, 0, std::move(etag)};
 }
 
-// The CRC of every part, and of the whole: it names the content that a broken
-// upload belongs to, and goes into the metadata.
-Result<void> Uploader::read_crcs() {
-  const auto read_one = [&](size_t index) -> Result<void> {
-    constexpr uint64_t kPiece = uint64_t{128} << 10;  // stays in the cache
-    const auto buffer = std::make_unique_for_overwrite<char[]>(kPiece);
-    uint32_t crc = 0;
-    for (uint64_t done = 0; done < size_of(index); done += kPiece) {
-      const uint64_t count = std::min(kPiece, size_of(index) - done);
+// Of two parts at once, since two SHA-256 cost little more than one.
+Result<void> Uploader::read_pair(size_t first) {
+  const bool hash = !s3_.is_https();
+  const auto buffer = std::make_unique_for_overwrite<char[]>(2 * kPiece);
+  Sha256Pair pair;
+  std::array<uint64_t, 2> sizes{};
+  for (size_t n = 0; n < 2 && first + n < crcs_.size(); ++n) {
+    sizes[n] = size_of(first + n);
+  }
+  for (uint64_t done = 0; done < sizes[0]; done += kPiece) {
+    std::array<std::string_view, 2> pieces;
+    for (size_t n = 0; n < 2 && done < sizes[n]; ++n) {
+      const uint64_t count = std::min(kPiece, sizes[n] - done);
+      char* into = buffer.get() + n * kPiece;
       LOCKSTEP_TRY(read_at(
-          file_.get(), from_, offset_of(index) + done, {buffer.get(), count}));
-      crc = crc32c({buffer.get(), count}, crc);
+          file_.get(), from_, offset_of(first + n) + done, {into, count}));
+      pieces[n] = {into, count};
+      crcs_[first + n] = crc32c(pieces[n], crcs_[first + n]);
     }
-    crcs_[index] = crc;
-    return {};
-  };
-  LOCKSTEP_TRY(run_workers(crcs_.size(), s3_.options.workers, read_one));
+    if (hash) {
+      pair.update(pieces[0], pieces[1]);
+    }
+  }
+  if (hash) {
+    const auto found = pair.finish();
+    for (size_t n = 0; n < 2 && first + n < hashes_.size(); ++n) {
+      hashes_[first + n] = found[n];
+    }
+  }
+  return {};
+}
+
+// The CRC of every part, and of the whole: it names the content that a broken
+// upload belongs to, and goes into the metadata. With it the hash that is
+// signed while the bytes are in the cache.
+Result<void> Uploader::read_checksums() {
+  crcs_.assign((size_ + part_size_ - 1) / part_size_, 0);
+  hashes_.assign(crcs_.size(), "");
+  LOCKSTEP_TRY(run_workers(
+      (crcs_.size() + 1) / 2, s3_.options.workers, [&](size_t pair) {
+        return read_pair(2 * pair);
+      }));
   uint32_t whole = 0;
   for (size_t i = 0; i < crcs_.size(); ++i) {
     whole = crc32c_join(whole, crcs_[i], size_of(i));
@@ -309,27 +245,62 @@ Result<void> Uploader::begin() {
   return {};
 }
 
+// For https, where the signature does not cover the body.
+Result<std::string> Uploader::part_md5(size_t index) const {
+  const auto buffer = std::make_unique_for_overwrite<char[]>(kPiece);
+  Digest digest(ChecksumKind::kMd5);
+  for (uint64_t done = 0; done < size_of(index); done += kPiece) {
+    const uint64_t count = std::min(kPiece, size_of(index) - done);
+    LOCKSTEP_TRY(read_at(
+        file_.get(), from_, offset_of(index) + done, {buffer.get(), count}));
+    digest.update({buffer.get(), count});
+  }
+  return content_md5(digest.finish());
+}
+
+// Straight from the file into what libcurl sends.
 Result<void> Uploader::send_part(size_t index) {
   if (!etags_[index].empty()) {
     return {};
   }
   const uint64_t size = size_of(index);
-  const PartBuffer buffer(*this);
-  const std::string_view bytes(buffer.get(), size);
-  LOCKSTEP_TRY(
-      read_at(file_.get(), from_, offset_of(index), {buffer.get(), size}));
-  if (crc32c(bytes) != crcs_[index]) {
-    return changed();
-  }
+  std::optional<Error> failed;
+  uint32_t crc = 0;
+  BodySource source;
+  source.size = size;
+  source.read = [&](uint64_t offset, std::span<char> into) {
+    const auto read =
+        read_at(file_.get(), from_, offset_of(index) + offset, into);
+    if (!read) {
+      failed = read.error();
+      return false;
+    }
+    crc = crc32c({into.data(), into.size()}, offset == 0 ? 0 : crc);
+    // The last bytes are held back: the store never has a whole part of which
+    // half is of another version.
+    if (offset + into.size() == size && crc != crcs_[index]) {
+      failed = changed();
+      return false;
+    }
+    return true;
+  };
   AwsRequest asked = s3_.request("PUT", "PutObject", to_);
   asked.query = {
       {"partNumber", std::to_string(index + 1)}, {"uploadId", upload_id_}};
-  asked.body = bytes;
+  asked.body_source = &source;
+  asked.body_sha256 = hashes_[index];
   if (s3_.is_https()) {
-    asked.headers.emplace_back("Content-MD5", content_md5(bytes));
+    LOCKSTEP_ASSIGN(std::string md5, part_md5(index));
+    asked.headers.emplace_back("Content-MD5", std::move(md5));
   }
-  LOCKSTEP_ASSIGN(const AwsReply reply, s3_.call(asked, to_));
-  etags_[index] = object_of(reply, "").etag;
+  auto reply = s3_.call(asked, to_);
+  if (failed) {
+    return std::move(*failed);
+  }
+  if (!reply) {
+    return std::move(reply.error());
+  }
+  etags_[index] = object_of(*reply, "").etag;
   return moved(size);
 }
 
@@ -380,8 +351,7 @@ void Uploader::give_up(const Error& error) {
 }
 
 Result<Transferred> Uploader::in_parts() {
-  crcs_.resize((size_ + part_size_ - 1) / part_size_);
-  LOCKSTEP_TRY(read_crcs());
+  LOCKSTEP_TRY(read_checksums());
   if (options_.condition.absent || !options_.condition.etag.empty()) {
     // Told again when the upload completes; asked now, nothing moves in vain.
     const auto there = s3_.head(to_);
