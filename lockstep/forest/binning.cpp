@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/forest/encode.h"
 #include "lockstep/forest/threads.h"
 
 namespace lockstep::forest {
@@ -80,19 +81,7 @@ float Binning::threshold(size_t feature, size_t bin) const {
 void Binning::encode(std::span<const float> rows, uint8_t* bins) const {
   const size_t features = edges_.size();
   const size_t count = features == 0 ? 0 : rows.size() / features;
-  for (size_t i = 0; i < count; ++i) {
-    const float* row = rows.data() + i * features;
-    uint8_t* out = bins + i * features;
-    for (size_t f = 0; f < features; ++f) {
-      // Eight halvings without a branch: how many edges lie below the value.
-      const float* edges = padded_.data() + f * kPadded;
-      size_t at = 0;
-      for (size_t step = kMaxBins / 2; step > 0; step /= 2) {
-        at += edges[at + step - 1] < row[f] ? step : 0;
-      }
-      out[f] = static_cast<uint8_t>(at);
-    }
-  }
+  encode_bins(rows.first(count * features), padded_.data(), features, bins);
 }
 
 }  // namespace lockstep::forest

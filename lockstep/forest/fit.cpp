@@ -43,6 +43,24 @@ Tree grow_tree(
       block, std::span(worker.rows.data(), kept), key, 0);
 }
 
+// Tree i was grown by rank i % size().
+void exchange_trees(std::vector<Tree>& trees, collective::Communicator& group) {
+  const auto ranks = static_cast<size_t>(group.size());
+  const auto rank = static_cast<size_t>(group.rank());
+  std::string bytes;
+  for (size_t tree = rank; tree < trees.size(); tree += ranks) {
+    put_tree(trees[tree], bytes);
+  }
+  const auto parts = gather_bytes(bytes, group);
+  for (size_t other = 0; other < ranks; ++other) {
+    std::string_view rest = parts[other];
+    for (size_t tree = other; tree < trees.size() && other != rank;
+         tree += ranks) {
+      trees[tree] = take_tree(rest);
+    }
+  }
+}
+
 // Every rank grows each size()-th tree of all rows.
 std::vector<Tree> grow_from_rows(
     const BinnedTable& table,
@@ -68,17 +86,8 @@ std::vector<Tree> grow_from_rows(
       progress(1);
     }
   });
-  std::string bytes;
-  for (size_t tree = rank; tree < trees && ranks > 1; tree += ranks) {
-    put_tree(result[tree], bytes);
-  }
-  const auto parts =
-      ranks > 1 ? gather_bytes(bytes, group) : std::vector<std::string>{};
-  for (size_t other = 0; other < parts.size(); ++other) {
-    std::string_view rest = parts[other];
-    for (size_t tree = other; tree < trees; tree += ranks) {
-      result[tree] = take_tree(rest);
-    }
+  if (ranks > 1) {
+    exchange_trees(result, group);
   }
   return result;
 }

@@ -1,38 +1,38 @@
 #include "lockstep/forest/gather.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lockstep::forest {
 
 using collective::DataType;
 using collective::ReduceOp;
 
-std::vector<std::string> gather_bytes(
-    const std::string& own,
-    collective::Communicator& group) {
+Gathered gather_bytes(std::string_view own, collective::Communicator& group) {
   const auto ranks = static_cast<size_t>(group.size());
   const auto rank = static_cast<size_t>(group.rank());
-  if (ranks == 1) {
-    return {own};
-  }
   std::vector<int64_t> sizes(ranks);
   sizes[rank] = static_cast<int64_t>(own.size());
-  group.all_gather(sizes.data(), 1, DataType::kInt64);
+  if (ranks > 1) {
+    group.all_gather(sizes.data(), 1, DataType::kInt64);
+  }
   const auto largest =
       static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  std::vector<uint8_t> blocks(largest * ranks);
-  std::memcpy(blocks.data() + rank * largest, own.data(), own.size());
-  if (largest > 0) {
-    group.all_gather(blocks.data(), largest, DataType::kUint8);
+  auto blocks = std::make_unique_for_overwrite<char[]>(largest * ranks);
+  std::copy(own.begin(), own.end(), blocks.get() + rank * largest);
+  // What follows a shorter part is sent with it.
+  std::fill(
+      blocks.get() + rank * largest + own.size(),
+      blocks.get() + (rank + 1) * largest,
+      '\0');
+  if (largest > 0 && ranks > 1) {
+    group.all_gather(blocks.get(), largest, DataType::kUint8);
   }
-  std::vector<std::string> result;
+  std::vector<std::string_view> parts;
   for (size_t i = 0; i < ranks; ++i) {
-    result.emplace_back(
-        reinterpret_cast<const char*>(blocks.data() + i * largest),
-        static_cast<size_t>(sizes[i]));
+    parts.emplace_back(
+        blocks.get() + i * largest, static_cast<size_t>(sizes[i]));
   }
-  return result;
+  return {std::move(blocks), std::move(parts)};
 }
 
 int64_t sum_over_ranks(int64_t value, collective::Communicator& group) {

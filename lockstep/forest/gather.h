@@ -4,17 +4,31 @@
 // communicator that moves equal blocks. Throws CollectiveError.
 
 #include <cstdint>
-#include <string>
+#include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/collective/communicator.h"
 
 namespace lockstep::forest {
 
-// What each rank gave, by rank.
-std::vector<std::string> gather_bytes(
-    const std::string& own,
-    collective::Communicator& group);
+// What each rank gave, by rank; the views live as long as this does.
+class Gathered {
+ public:
+  Gathered(std::unique_ptr<char[]> bytes, std::vector<std::string_view> parts)
+      : bytes_(std::move(bytes)), parts_(std::move(parts)) {}
+  auto begin() const { return parts_.begin(); }
+  auto end() const { return parts_.end(); }
+  size_t size() const { return parts_.size(); }
+  std::string_view operator[](size_t rank) const { return parts_[rank]; }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  std::vector<std::string_view> parts_;
+};
+
+Gathered gather_bytes(std::string_view own, collective::Communicator& group);
 
 int64_t sum_over_ranks(int64_t value, collective::Communicator& group);
 int64_t largest_of_ranks(int64_t value, collective::Communicator& group);

@@ -173,7 +173,7 @@ void agree_on_classes(
     for (const auto& part : gather_bytes(text, group)) {
       for (size_t at = 0; at < part.size();) {
         const size_t end = part.find('\n', at);
-        names.push_back(part.substr(at, end - at));
+        names.emplace_back(part.substr(at, end - at));
         at = end + 1;
       }
     }
@@ -201,7 +201,7 @@ Result<void> agree(const Result<void>& own, collective::Communicator& group) {
       gather_bytes(own ? std::string() : own.error().to_string(), group);
   for (const auto& text : all) {
     if (!text.empty()) {
-      return own ? bad(text) : Error(own.error());
+      return own ? bad(std::string(text)) : Error(own.error());
     }
   }
   return {};

@@ -9,56 +9,7 @@
 namespace lockstep::forest {
 namespace {
 
-constexpr size_t kBlock = 4096;    // rows that walk the trees together
-constexpr size_t kInterleave = 8;  // walks under way at once, in registers
-
-template <class Step>
-void walk_steps(
-    const std::vector<Step>& tree,
-    int depth,
-    const uint8_t* bins,
-    size_t rows,
-    size_t stride,
-    uint32_t* nodes) {
-  const Step* steps = tree.data();
-  size_t i = 0;
-  for (; i + kInterleave <= rows; i += kInterleave) {
-    uint32_t at[kInterleave] = {};
-    const uint8_t* own = bins + i * stride;
-    for (int d = 0; d < depth; ++d) {
-#pragma GCC unroll 8
-      for (size_t j = 0; j < kInterleave; ++j) {
-        const Step step = steps[at[j]];
-        at[j] = step.left + (own[j * stride + step.feature] > step.bin);
-      }
-    }
-    std::copy_n(at, kInterleave, nodes + i);
-  }
-  for (; i < rows; ++i) {
-    uint32_t at = 0;
-    for (int d = 0; d < depth; ++d) {
-      const Step step = steps[at];
-      at = step.left + (bins[i * stride + step.feature] > step.bin);
-    }
-    nodes[i] = at;
-  }
-}
-
-template <class Step>
-std::vector<Step> steps_of(const Tree& tree) {
-  std::vector<Step> steps;
-  steps.reserve(tree.nodes.size());
-  for (size_t i = 0; i < tree.nodes.size(); ++i) {
-    const Node& node = tree.nodes[i];
-    Step step{};
-    const bool leaf = node.feature == kLeaf;
-    step.feature = static_cast<decltype(step.feature)>(leaf ? 0 : node.feature);
-    step.bin = static_cast<decltype(step.bin)>(leaf ? kMaxBins - 1 : node.bin);
-    step.left = static_cast<decltype(step.left)>(leaf ? i : node.link);
-    steps.push_back(step);
-  }
-  return steps;
-}
+constexpr size_t kBlock = BinBlock::kRows;
 
 // Adds the value of each row's leaf. The common widths are unrolled.
 template <size_t kWidth>
@@ -97,37 +48,12 @@ void add_values(
 
 }  // namespace
 
-Predictor::Predictor(const Forest& forest) : forest_(forest) {
-  const bool few = forest.features.size() <= 256;
-  for (const auto& tree : forest.trees) {
-    auto& walk = walks_.emplace_back();
-    walk.depth = tree.depth;
-    if (few && tree.nodes.size() <= 65536) {
-      walk.short_steps = steps_of<Short>(tree);
-    } else {
-      walk.long_steps = steps_of<Long>(tree);
-    }
-    for (const Node& node : tree.nodes) {
-      walk.values.push_back(node.link);
-    }
-  }
-}
-
-void Predictor::walk(
-    const uint8_t* bins,
-    size_t rows,
-    size_t tree,
-    uint32_t* values) const {
-  const Walk& walk = walks_[tree];
-  const size_t stride = forest_.binning.num_features();
-  if (!walk.short_steps.empty()) {
-    walk_steps(walk.short_steps, walk.depth, bins, rows, stride, values);
-  } else {
-    walk_steps(walk.long_steps, walk.depth, bins, rows, stride, values);
-  }
-  for (size_t i = 0; i < rows; ++i) {
-    values[i] = walk.values[values[i]];
-  }
+Predictor::Predictor(const Forest& forest, int threads)
+    : forest_(forest), walks_(forest.trees.size()) {
+  const auto width = static_cast<size_t>(forest.value_width());
+  for_pieces(walks_.size(), threads, [&](size_t i, size_t) {
+    walks_[i] = TreeWalk(forest.trees[i], forest.binning.num_features(), width);
+  });
 }
 
 void Predictor::predict_bins(
@@ -143,11 +69,12 @@ void Predictor::predict_bins(
     const size_t count = std::min(kBlock, rows - first);
     float* out = values + first * width;
     std::fill_n(out, count * width, 0.F);
+    BinBlock block(stride);
+    block.load(bins + first * stride, count);
     std::array<uint32_t, kBlock> leaves;
     for (size_t t = 0; t < walks_.size(); ++t) {
-      walk(bins + first * stride, count, t, leaves.data());
-      const float* from = forest_.trees[t].values.data();
-      add_values(from, leaves.data(), count, width, out);
+      walks_[t].walk(block, walks_[(t + 1) % walks_.size()], leaves.data());
+      add_values(walks_[t].values(), leaves.data(), count, width, out);
     }
     for (size_t i = 0; i < count * width; ++i) {
       out[i] *= share;
@@ -185,17 +112,18 @@ void Predictor::predict_out_of_bag(
     const size_t count = std::min(kBlock, rows - first);
     float* out = values + first * width;
     std::fill_n(out, count * width, 0.F);
+    BinBlock block(stride);
+    block.load(bins + first * stride, count);
     std::array<uint32_t, kBlock> leaves;
     std::array<uint32_t, kBlock> votes{};
     for (size_t t = 0; t < walks_.size(); ++t) {
-      walk(bins + first * stride, count, t, leaves.data());
-      const Tree& tree = forest_.trees[t];
+      walks_[t].walk(block, walks_[(t + 1) % walks_.size()], leaves.data());
       for (size_t i = 0; i < count; ++i) {
         if (draws[t].count(first_row + first + i) != 0) {
           continue;
         }
         ++votes[i];
-        const float* value = tree.values.data() + leaves[i] * width;
+        const float* value = walks_[t].values() + leaves[i] * width;
         for (size_t c = 0; c < width; ++c) {
           out[i * width + c] += value[c];
         }

@@ -1,8 +1,8 @@
 #pragma once
 
-// Predictions of a forest. Rows are binned once and then walk each tree a few
-// at a time, so that their cache misses overlap. The sum over trees runs in
-// the order of the trees: the same on any number of threads. Thread-safe.
+// Predictions of a forest. Rows are binned once and pass the trees in blocks.
+// The sum over trees runs in the order of the trees: the same on any number of
+// threads. Thread-safe.
 
 #include <cstdint>
 #include <span>
@@ -10,12 +10,14 @@
 
 #include "lockstep/forest/random.h"
 #include "lockstep/forest/tree.h"
+#include "lockstep/forest/tree_walk.h"
 
 namespace lockstep::forest {
 
 class Predictor {
  public:
-  explicit Predictor(const Forest& forest);  // keeps a reference
+  // Keeps a reference.
+  explicit Predictor(const Forest& forest, int threads = 1);
 
   // Whole rows of numbers; value_width floats a row: the mean share of each
   // class, or the mean value.
@@ -37,31 +39,8 @@ class Predictor {
       int threads) const;
 
  private:
-  // A leaf points at itself and sends every row left, so that a walk is a
-  // fixed number of steps without a branch. Four bytes where they do: a tree
-  // then stays in the core's cache.
-  struct Short {
-    uint8_t feature;
-    uint8_t bin;
-    uint16_t left;
-  };
-  struct Long {
-    uint16_t feature;
-    uint16_t bin;
-    uint32_t left;
-  };
-  struct Walk {
-    std::vector<Short> short_steps;  // one of them
-    std::vector<Long> long_steps;
-    std::vector<uint32_t> values;  // by node: the value of a leaf
-    int depth = 0;
-  };
-  // The value of each row's leaf.
-  void walk(const uint8_t* bins, size_t rows, size_t tree, uint32_t* values)
-      const;
-
   const Forest& forest_;
-  std::vector<Walk> walks_;
+  std::vector<TreeWalk> walks_;
 };
 
 // The class with the largest share, the first of equals.

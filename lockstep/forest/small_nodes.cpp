@@ -36,16 +36,16 @@ void put_rows(
 }
 
 // The rows of one node, from all ranks.
-struct Gathered {
+struct NodeRows {
   std::vector<uint8_t> bins;
   std::vector<int32_t> targets;
   std::vector<uint8_t> counts;
 };
 
-Gathered unpack(
+NodeRows unpack(
     const std::vector<std::string_view>& parts,
     size_t num_features) {
-  Gathered result;
+  NodeRows result;
   const size_t each = num_features + sizeof(int32_t) + 1;
   for (const auto& part : parts) {
     for (size_t at = 0; at < part.size(); at += each) {
@@ -78,13 +78,10 @@ std::vector<int> owners(std::span<const SmallNode> nodes, int ranks) {
 }
 
 // Where the rows of each node lie in what a rank sent.
-std::vector<std::vector<std::string_view>> parts_of_nodes(
-    const std::vector<std::string>& sent,
-    size_t nodes,
-    size_t each) {
+std::vector<std::vector<std::string_view>>
+parts_of_nodes(const Gathered& sent, size_t nodes, size_t each) {
   std::vector<std::vector<std::string_view>> result(nodes);
-  for (const auto& bytes : sent) {
-    std::string_view rest = bytes;
+  for (std::string_view rest : sent) {
     for (size_t i = 0; i < nodes; ++i) {
       uint32_t count = 0;
       std::memcpy(&count, rest.data(), sizeof count);

@@ -209,7 +209,7 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
     write_importances(set.forest, *run.directory);
   }
   run.events->write(wire::Phase{"validation"});
-  const forest::Predictor predictor(set.forest);
+  const forest::Predictor predictor(set.forest, options.threads);
   std::map<std::string, double> metrics;
   const auto note = [&](const std::string& name, const forest::Score& score) {
     note_score(name, score, classes > 0, metrics);

@@ -100,7 +100,7 @@ forest::Score score_file(
   const auto rows = given(load_rows(*table, options, group));
   std::vector<float> values(
       rows.num_rows * static_cast<size_t>(model.value_width()));
-  const forest::Predictor predictor(model);
+  const forest::Predictor predictor(model, threads);
   const auto begun = os::real_clock().now();
   predictor.predict(rows.values, values.data(), threads);
   const double seconds = to_seconds(os::real_clock().now() - begun);
@@ -192,7 +192,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   auto& files = os::real_files();
   given(files.remove(path));
   auto out = given(record::PendingFile::open(files, path));
-  const forest::Predictor predictor(model);
+  const forest::Predictor predictor(model, options.threads);
   out.add(header(model, config.probabilities));
   for (uint64_t at = first; at < last; at += kBlockRows) {
     const auto block =
