@@ -11,6 +11,7 @@
 #include "lockstep/forest/histogram.h"
 #include "lockstep/forest/random.h"
 #include "lockstep/forest/small_nodes.h"
+#include "lockstep/forest/task.h"
 #include "lockstep/forest/threads.h"
 
 namespace lockstep::forest {
