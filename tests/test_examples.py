@@ -95,6 +95,44 @@ def test_forest(control, tmp_path, name, ranks):
     assert "test_accuracy 0." in made.log(0)
 
 
+@needs_root
+@needs_trainer
+def test_forest_on_hosts(control, hosts):
+    made = run(
+        control, "forest-hosts", "train.forest.trees=20", **hosts.environment()
+    )
+    check_trained(made, 2)
+    assert "test_accuracy 0." in made.log(0)
+
+
+# Of the examples themselves only the size of the work is changed.
+FEW_STEPS = [
+    "train.data.length=8",
+    "train.data.batch_size=2",
+    "train.model.residual_blocks=1",
+    "train.model.filters=8",
+    "train.hr_height=32",
+    "train.hr_width=32",
+    "train.warmup_batches=1",
+    "train.trainer.max_epochs=1",
+    "train.trainer.log_every=1",
+]
+
+
+@needs_trainer
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_esrgan(control, ranks):
+    made = run(control, "esrgan", "--procs", str(ranks), *FEW_STEPS)
+    check_trained(made, ranks)
+
+
+@needs_root
+@needs_trainer
+def test_esrgan_on_hosts(control, hosts):
+    environment = hosts.environment()
+    check_trained(run(control, "esrgan-hosts", *FEW_STEPS, **environment), 2)
+
+
 def test_roles(control):
     made = run(control, "roles")
     assert made.log(0) == "sum of squares: 385\n"
