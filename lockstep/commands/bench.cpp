@@ -8,7 +8,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/commands/bench_replay.h"
 #include "lockstep/commands/bench_report.h"
+#include "lockstep/commands/cluster_table.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/rented_candidates.h"
 #include "lockstep/launch/stop_signals.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
@@ -145,9 +147,18 @@ Result<int> run_bench(const BenchOptions& options, const Context& context) {
     names = job.resources.candidates;
   }
   if (names.empty()) {
-    names = {"local"};
+    names = job.optimise.candidates;
   }
-  LOCKSTEP_ASSIGN(const auto candidates, host_candidates(names, job, settings));
+  if (names.empty()) {
+    names = {
+        job.resources.instance_type.empty() ? "local"
+                                            : job.resources.instance_type};
+  }
+  const bool is_rented = !job.resources.cloud.empty();
+  LOCKSTEP_ASSIGN(
+      const auto candidates,
+      is_rented ? rented_candidates(names, job, settings)
+                : host_candidates(names, job, settings));
   BenchRunnerOptions runner;
   runner.program = own_program();
   runner.words = options.words;
@@ -156,6 +167,18 @@ Result<int> run_bench(const BenchOptions& options, const Context& context) {
       runner.patience,
       parse_duration(options.patience).with_context("--patience"));
   LOCKSTEP_ASSIGN(runner.race, race_options(options, job, candidates->list()));
+  if (is_rented) {
+    std::fputs(offers_text(candidates->list()).c_str(), stderr);
+    LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(options.yes));
+    if (!is_wanted) {
+      std::fputs("nothing was made\n", stderr);
+      return 0;
+    }
+    if (runner.race.cap_dollars) {  // also when nobody watches any more
+      runner.passed.push_back(
+          fmt::format("budget={:.9f}", *runner.race.cap_dollars));
+    }
+  }
   const auto pass = [&](const char* option, const std::string& value) {
     if (!value.empty()) {
       runner.passed.insert(runner.passed.end(), {option, value});
@@ -205,7 +228,8 @@ void add_bench(CLI::App& app, Context& context) {
       "bench", "a few iterations on each candidate; samples per dollar");
   verb->footer(
       "A candidate is a host (a), several together (a+b), or this machine\n"
-      "(local), maybe with its price an hour and node. Losers stop early.\n\n"
+      "(local), maybe with its price an hour and node; with resources.cloud\n"
+      "in the job a machine type, rented for its probe. Losers stop early.\n\n"
       "Examples:\n"
       "  lockstep bench JOB.yaml --candidates a=0.40,b=0.20,local=0.10\n"
       "  lockstep bench --replay runs.csv      recorded runs, same decisions");

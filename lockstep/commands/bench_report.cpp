@@ -113,19 +113,25 @@ std::string make_verdict(const BenchReport& report) {
                : fmt::format("{} is the only one that could be measured", name);
   } else {
     const double ratio = next->times_as_dear;
+    // Who was stopped early saw fewer steps than its row's rival.
+    const std::string over = best.probe.figures.seen != next->probe.figures.seen
+                                 ? ", over the steps that both have seen"
+                                 : "";
     text = report.sure
                ? fmt::format(
-                     "{} is the cheapest: {} for a dollar than on {}",
+                     "{} is the cheapest: {} for a dollar than on {}{}",
                      name,
                      times_text(ratio),
-                     next->probe.candidate.name)
+                     next->probe.candidate.name,
+                     over)
                : fmt::format(
                      "{} and {} are too close to call; {} looks cheaper by "
-                     "{:.0f}%",
+                     "{:.0f}%{}",
                      name,
                      next->probe.candidate.name,
                      name,
-                     100 * (ratio - 1));
+                     100 * (ratio - 1),
+                     over);
     if (report.fastest != report.cheapest) {
       text += fmt::format(
           "; {} is the fastest",

@@ -25,6 +25,9 @@ constexpr int kLookMilliseconds = 50;
 // After the stop signal: a second one ends the run at once, then SIGKILL.
 constexpr Duration kAskAgain = seconds(15);
 constexpr Duration kKill = seconds(60);
+// One that gives machines back is left to it; their leases end them if it
+// hangs.
+constexpr Duration kGiveBack = std::chrono::minutes(10);
 
 // The last "lockstep: ..." line of a log.
 std::string told_error(const os::Path& log) {
@@ -70,7 +73,8 @@ class Bench {
     for (Live& live : lives_) {
       if (live.process) {
         (void)live.process->signal(SIGTERM);
-        const auto deadline = os::Deadline::after(kAskAgain);
+        const auto deadline = os::Deadline::after(
+            live.probe->candidate.is_rented ? kGiveBack : kAskAgain);
         if (!live.process->wait(deadline)) {
           (void)live.process->signal(SIGKILL);
           (void)live.process->wait(os::Deadline::after(seconds(5)));
@@ -267,7 +271,12 @@ class Bench {
       return;
     }
     const auto waited = os::real_clock().now() - *live.stopped;
-    if (live.signals == 1 && waited > kAskAgain) {
+    if (live.probe->candidate.is_rented) {
+      if (live.signals == 1 && waited > kGiveBack) {
+        (void)live.process->signal(SIGKILL);
+        live.signals = 3;
+      }
+    } else if (live.signals == 1 && waited > kAskAgain) {
       (void)live.process->signal(SIGTERM);
       live.signals = 2;
     } else if (live.signals == 2 && waited > kKill) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/cloud/prices.h"
 #include "lockstep/launch/hosts.h"
@@ -56,45 +57,25 @@ class HostCandidates : public Candidates {
   std::vector<std::string> hosts_;
 };
 
-Result<void> find_price(
-    HostGroup& group,
-    const std::string& given,
-    const launch::Job& job,
-    const Settings& settings) {
+Result<void>
+find_price(HostGroup& group, const launch::Job& job, const Settings& settings) {
   Candidate& candidate = group.candidate;
-  if (!given.empty()) {
-    LOCKSTEP_ASSIGN(
-        candidate.price,
-        parse_money(given).with_context(
-            fmt::format("candidate '{}={}'", candidate.name, given)));
-    candidate.price_source = "command line";
-  } else {
-    LOCKSTEP_ASSIGN(
-        cloud::UserPrices mine,
-        cloud::UserPrices::parse(
-            settings.prices, settings_file().string(), settings.written));
-    LOCKSTEP_ASSIGN(const auto known, mine.prices(candidate.name, ""));
-    if (!known.empty()) {
-      candidate.price = known.front().hourly;
-      candidate.price_source = "user file";
-    } else if (job.resources.price) {
-      candidate.price = job.resources.price;
-      candidate.price_source = "job file";
-    } else if (group.hosts.empty() && settings.price) {
-      candidate.price = settings.price;
-      candidate.price_source = "user file";
-    }
+  LOCKSTEP_ASSIGN(
+      cloud::UserPrices mine,
+      cloud::UserPrices::parse(
+          settings.prices, settings_file().string(), settings.written));
+  LOCKSTEP_ASSIGN(const auto known, mine.prices(candidate.name, ""));
+  if (!known.empty()) {
+    candidate.price = known.front().hourly;
+    candidate.price_source = "user file";
+  } else if (job.resources.price) {
+    candidate.price = job.resources.price;
+    candidate.price_source = "job file";
+  } else if (group.hosts.empty() && settings.price) {
+    candidate.price = settings.price;
+    candidate.price_source = "user file";
   }
   if (candidate.price && *candidate.price <= Money()) {
-    if (!given.empty()) {
-      return Error(
-                 ErrorCode::kInvalidInput,
-                 fmt::format(
-                     "candidate '{}={}': a price is above 0",
-                     candidate.name,
-                     given))
-          .with_fix("give what an hour of it is worth, as in host=0.40");
-    }
     candidate.price.reset();
   }
   return {};
@@ -105,17 +86,8 @@ Result<HostGroup> parse_group(
     const launch::Job& job,
     const Settings& settings) {
   HostGroup group;
-  const size_t equals = word.find('=');
-  group.candidate.name = word.substr(0, equals);
-  const std::string price =
-      equals == std::string::npos ? "" : word.substr(equals + 1);
-  if (group.candidate.name.empty() ||
-      (equals != std::string::npos && price.empty())) {
-    return Error(
-               ErrorCode::kInvalidInput,
-               fmt::format("candidate '{}' is not HOST or HOST=PRICE", word))
-        .with_fix("--candidates a=0.40,b=0.20");
-  }
+  LOCKSTEP_ASSIGN(const CandidateWord parsed, parse_candidate_word(word));
+  group.candidate.name = parsed.name;
   if (group.candidate.name != kHere) {
     group.hosts = group.candidate.name;
     std::ranges::replace(group.hosts, '+', ',');
@@ -126,11 +98,54 @@ Result<HostGroup> parse_group(
     }
     group.candidate.nodes = static_cast<int>(hosts->size());
   }
-  LOCKSTEP_TRY(find_price(group, price, job, settings));
+  if (parsed.price) {
+    group.candidate.price = parsed.price;
+    group.candidate.price_source = "command line";
+  } else {
+    LOCKSTEP_TRY(find_price(group, job, settings));
+  }
   return group;
 }
 
 }  // namespace
+
+Result<CandidateWord> parse_candidate_word(const std::string& word) {
+  CandidateWord parsed;
+  const size_t equals = word.find('=');
+  parsed.name = word.substr(0, equals);
+  const bool has_price = equals != std::string::npos;
+  const std::string price = has_price ? word.substr(equals + 1) : "";
+  if (parsed.name.empty() || (has_price && price.empty())) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format("candidate '{}' is not HOST or HOST=PRICE", word))
+        .with_fix("--candidates a=0.40,b=0.20");
+  }
+  if (has_price) {
+    LOCKSTEP_ASSIGN(
+        parsed.price,
+        parse_money(price).with_context(fmt::format("candidate '{}'", word)));
+    if (*parsed.price <= Money()) {
+      return Error(
+                 ErrorCode::kInvalidInput,
+                 fmt::format("candidate '{}': a price is above 0", word))
+          .with_fix("give what an hour of it is worth, as in host=0.40");
+    }
+  }
+  return parsed;
+}
+
+Result<void> check_unique(const std::vector<Candidate>& candidates) {
+  std::set<std::string> names;
+  for (const Candidate& one : candidates) {
+    if (!names.insert(one.name).second) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format("candidate '{}' is given twice", one.name));
+    }
+  }
+  return {};
+}
 
 Result<std::unique_ptr<Candidates>> host_candidates(
     const std::vector<std::string>& words,
@@ -139,16 +154,11 @@ Result<std::unique_ptr<Candidates>> host_candidates(
   std::vector<HostGroup> groups;
   for (const std::string& word : words) {
     LOCKSTEP_ASSIGN(HostGroup group, parse_group(word, job, settings));
-    for (const HostGroup& other : groups) {
-      if (other.candidate.name == group.candidate.name) {
-        return Error(
-            ErrorCode::kInvalidInput,
-            fmt::format("candidate '{}' is given twice", word));
-      }
-    }
     groups.push_back(std::move(group));
   }
-  return std::make_unique<HostCandidates>(groups, job);
+  auto candidates = std::make_unique<HostCandidates>(groups, job);
+  LOCKSTEP_TRY(check_unique(candidates->list()));
+  return candidates;
 }
 
 }  // namespace lockstep::commands

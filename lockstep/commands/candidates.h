@@ -23,7 +23,17 @@ struct Candidate {
   std::string price_source;    // "command line", "user file", "job file"
   // What a probe sent and set up is there for the run as well: own hosts.
   bool keeps_setup = true;
+  bool is_rented = false;  // and is given back when its probe ends
 };
+
+// "NAME" or "NAME=PRICE" as the user wrote it.
+struct CandidateWord {
+  std::string name;
+  std::optional<Money> price;
+};
+Result<CandidateWord> parse_candidate_word(const std::string& word);
+// An error when a name stands there twice.
+Result<void> check_unique(const std::vector<Candidate>& candidates);
 
 class Candidates {
  public:
@@ -40,7 +50,7 @@ class Candidates {
 // Own hosts: "a", "a:4" (slots), "a+b" (both together), "local" (this machine),
 // each maybe with "=PRICE" an hour and node. Without one: `prices` of the user
 // file by name, `price` there for this machine, `resources.price` of the job.
-// Errors name the word.
+// Errors name the word. Rented ones: rented_candidates.h.
 Result<std::unique_ptr<Candidates>> host_candidates(
     const std::vector<std::string>& words,
     const launch::Job& job,
