@@ -1,5 +1,9 @@
-"""The deepcoral recipe by its command: what it trains, writes and refuses."""
+"""The deepcoral recipe by its command: what it trains, writes and refuses, and
+what adaptation gains."""
 
+import gzip
+import pathlib
+import re
 import shutil
 
 import numpy
@@ -19,6 +23,7 @@ from trainer import (
 )
 
 LAST = "checkpoints/last.safetensors"
+FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
 def picture(path, value, size=(12, 10), seed=0):
@@ -222,3 +227,75 @@ def test_office31_archive_layout(tmp_path):
         (root / domain).mkdir()
         (root / "images").rename(root / domain / "images")
     trained(*words(root, "trainer.max_steps=1"), f"out={tmp_path / 'run'}")
+
+
+# A domain shift.
+
+
+def fashion(count):
+    with gzip.open(FASHION / "train-images-idx3-ubyte.gz") as file:
+        images = numpy.frombuffer(file.read(16 + 784 * count), numpy.uint8)[16:]
+    with gzip.open(FASHION / "train-labels-idx1-ubyte.gz") as file:
+        labels = numpy.frombuffer(file.read(8 + count), numpy.uint8)[8:]
+    return 60 + 0.5 * images.reshape(-1, 28, 28), labels
+
+
+def lit_from_a_side(images):
+    """A ramp of light across each image, from anywhere, and noise."""
+    draw = numpy.random.default_rng(1).normal
+    across = numpy.linspace(-1, 1, 28)
+    down = across[:, None] * draw(0, 60, (len(images), 1, 1))
+    return images + down + across * draw(0, 60, (len(images), 1, 1)) + draw(
+        0, 15, images.shape
+    )
+
+
+def write_domain(folder, images, labels):
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        file = folder / str(label) / f"{i:05}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.clip(0, 255).astype("uint8")).convert("RGB").save(file)
+
+
+@pytest.mark.skipif(not FASHION.exists(), reason="no Fashion-MNIST here")
+def test_adaptation_gains_ten_points(tmp_path):
+    """Fashion-MNIST to its twin in a light from the side, with noise: both runs
+    see the same images of the target, and are tested on others."""
+    images, labels = fashion(2700)
+    write_domain(tmp_path / "plain", images[:1500], labels[:1500])
+    lit = lit_from_a_side(images[1500:])
+    write_domain(tmp_path / "lit", lit[:700], labels[1500:2200])
+    write_domain(tmp_path / "held", lit[700:], labels[2200:])
+    accuracy = {}
+    for weight in (0, 300):
+        run = tmp_path / f"run-{weight}"
+        trained(
+            "deepcoral",
+            f"data.root={tmp_path}",
+            "data.source=plain",
+            "data.target=lit",
+            "data.image_size=14",
+            "data.resize=14",
+            "data.batch_size=64",
+            "data.flip=false",
+            "model.backbone=dann",
+            "model.bottleneck=64",
+            "model.dropout=0",
+            "model.backbone_rate=1",
+            "optim.lr=0.03",
+            "epoch_based_training=false",
+            "n_iter_per_epoch=400",
+            "trainer.max_epochs=1",
+            "trainer.device=cpu",
+            f"transfer_loss_weight={weight}",
+            f"out={run}",
+        )
+        done = trained("deepcoral", "test", f"checkpoint={run / LAST}", "data.target=held")
+        found = re.search(r"val_accuracy ([\d.]+)", done.stdout)
+        assert found, done.stdout
+        accuracy[weight] = float(found[1])
+        matrix = rows(run / "test" / "confusion.csv")
+        tested = sum(int(float(v)) for row in matrix for v in list(row.values())[1:])
+        assert tested == 500
+    print(f"accuracy on the held-out target by weight: {accuracy}")
+    assert accuracy[300] >= accuracy[0] + 0.10, accuracy

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from control import LOCKSTEP, Control
+from PIL import Image
 from testbed import ROOT, Hosts, needs_root
 from testbed_containers import Docker, needs_docker
 from testbed_slurm import Slurm, needs_slurm
@@ -131,6 +132,47 @@ def test_esrgan(control, ranks):
 def test_esrgan_on_hosts(control, hosts):
     environment = hosts.environment()
     check_trained(run(control, "esrgan-hosts", *FEW_STEPS, **environment), 2)
+
+
+def write_office(root):
+    """Two domains of two classes, as examples/deepcoral.yaml wants them."""
+    shades = [("amazon", 40), ("webcam", 90)]
+    for domain, shade in shades:
+        for number, name in enumerate(("bike", "mug")):
+            folder = root / domain / name
+            folder.mkdir(parents=True)
+            for i in range(8):
+                color = (shade + 100 * number, shade + i, shade)
+                Image.new("RGB", (40, 36), color).save(folder / f"{i}.jpg")
+
+
+@needs_root
+@needs_trainer
+def test_deepcoral(control, hosts, tmp_path):
+    """Two ranks as it is, one rank, and one rank each on two hosts; with a
+    backbone that a test has time for."""
+    office = hosts.shared / "office"  # as all of them see it
+    write_office(office)
+    small = [f"train.data.root={office}", "train.trainer.max_epochs=1"]
+    small += ["train.data.image_size=16", "train.data.batch_size=4"]
+    small += ["train.model.backbone=dann"]
+    runs = tmp_path / "deepcoral"
+    two = run(control, "deepcoral", *small, runs=runs / "two")
+    check_trained(two, 2)
+    assert "best val_accuracy" in two.log(0)
+    check_trained(run(control, "deepcoral", *small, "--procs", "1", runs=runs / "one"), 1)
+    spread = ["--hosts", "n1,n2", "--procs", "1"]
+    check_trained(
+        run(
+            control,
+            "deepcoral",
+            *small,
+            *spread,
+            runs=runs / "hosts",
+            **hosts.environment(),
+        ),
+        2,
+    )
 
 
 def test_roles(control):
