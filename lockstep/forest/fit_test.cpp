@@ -250,7 +250,7 @@ TEST(SameModel, WhateverIsCopiedForTheCaches) {
   const auto one = grow_alone(made, options);
   EXPECT_GT(one.at(0).nodes.size(), 100U);
   options.exchange = Exchange::kHistograms;
-  options.local_rows = 100;
+  options.local_rows = 4000;
   run_group({Mode::kThreads, 2}, [&](collective::Communicator& group) {
     const auto part = shard(made.table, group.rank(), group.size());
     EXPECT_EQ(grow_trees(part, made.target, options, group), one);

@@ -1,5 +1,6 @@
 #include "lockstep/forest/predict.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -88,8 +89,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{2000, 33, 2, 0},   // as deep as it goes
         Case{2000, 60, 11, 12},
         Case{1000, 130, 0, 9},
-        Case{600, 300, 3, 20},   // a feature does not fit in a byte
-        Case{70000, 4, 0, 0}));  // nor a node in two
+        Case{600, 300, 3, 20},  // a feature does not fit in a byte
+        Case{70000, 4, 0, 0}),  // nor a node in two
+    [](const auto& info) {
+      return fmt::format(
+          "{}x{}classes{}depth{}",
+          info.param.rows,
+          info.param.features,
+          info.param.classes,
+          info.param.depth);
+    });
 
 TEST(PredictOne, ATreeOfOneLeaf) {
   auto made = make_table(100, 3, 2);

@@ -8,36 +8,46 @@ namespace lockstep::forest {
 namespace {
 
 using Bytes = uint8_t __attribute__((vector_size(BinBlock::kTile)));
+using Mask = int8_t __attribute__((vector_size(BinBlock::kTile)));
 using Walk = void (*)(const TopLevels&, const uint8_t*, uint8_t*);
 
-// The places below node kNode, which has kLevels levels of nodes under it;
-// the first place is kPlace.
-template <int kLevels, size_t kNode, size_t kPlace>
+// Which rows go right at a node.
 [[gnu::always_inline]] inline void
-walk_node(const TopLevels& top, const uint8_t* tile, Bytes& places) {
-  const auto& node = top.nodes[kNode];
+go_right(const TopLevels::Node& node, const uint8_t* tile, Mask& right) {
   Bytes bins;
   std::memcpy(
       &bins, tile + size_t{node.feature} * BinBlock::kTile, sizeof bins);
-  const auto right = bins > (Bytes{} + node.bin);
-  if constexpr (kLevels == 0) {
-    places = right ? Bytes{} + static_cast<uint8_t>(kPlace + 1)
-                   : Bytes{} + static_cast<uint8_t>(kPlace);
-  } else {
-    Bytes below_left;
-    Bytes below_right;
-    walk_node<kLevels - 1, 2 * kNode + 1, kPlace>(top, tile, below_left);
-    walk_node<kLevels - 1, 2 * kNode + 2, kPlace + (1 << kLevels)>(
-        top, tile, below_right);
-    places = right ? below_right : below_left;
-  }
+  right = bins > (Bytes{} + node.bin);
 }
 
+// From the lowest levels up: what each row would find below a node. A
+// recursion that is unrolled is no faster, and takes minutes to compile under
+// the sanitizers.
 [[gnu::always_inline]] inline void
 walk_all(const TopLevels& top, const uint8_t* tile, uint8_t* places) {
-  Bytes result;
-  walk_node<kTopLevels - 1, 0, 0>(top, tile, result);
-  std::memcpy(places, &result, sizeof result);
+  constexpr size_t kPairs = size_t{1} << (kTopLevels - 2);
+  Bytes below[kPairs];
+  for (size_t i = 0; i < kPairs; ++i) {
+    const size_t node = kPairs - 1 + i;
+    Mask right;
+    Mask left_then;
+    Mask right_then;
+    go_right(top.nodes[node], tile, right);
+    go_right(top.nodes[2 * node + 1], tile, left_then);
+    go_right(top.nodes[2 * node + 2], tile, right_then);
+    const auto first = static_cast<uint8_t>(4 * i);
+    // A mask is -1.
+    below[i] = (Bytes{} + first) - 2 * reinterpret_cast<Bytes>(right) -
+               reinterpret_cast<Bytes>(right ? right_then : left_then);
+  }
+  for (size_t level = kPairs / 2; level > 0; level /= 2) {
+    for (size_t i = 0; i < level; ++i) {
+      Mask right;
+      go_right(top.nodes[level - 1 + i], tile, right);
+      below[i] = right ? below[2 * i + 1] : below[2 * i];
+    }
+  }
+  std::memcpy(places, below, sizeof(Bytes));
 }
 
 #if defined(__x86_64__)
