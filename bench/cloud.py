@@ -3,7 +3,8 @@
 Against moto with hosts of the test bed as machines (tests/testbed_cloud.py;
 needs root). Each host takes 15 to 25 seconds to boot, as rented machines do.
 `up` of twenty stands against the moment at which the slowest has booted; the
-CPU time that `status` itself uses for a thousand stands against a limit.
+CPU time that `status` itself uses for a thousand stands against a limit, its
+memory against that for a hundred.
 """
 
 import os
@@ -41,19 +42,29 @@ def many(count):
     return answer
 
 
+# Started by a small process: a program inherits the peak of who starts it.
+USE = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, use = os.wait4(pid, 0)
+print(use.ru_utime + use.ru_stime, use.ru_maxrss / 1000, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 def own_use(laptop, *words):
-    """CPU seconds of one command."""
-    process = subprocess.Popen(
-        [LOCKSTEP, *words],
+    """CPU seconds of one command, and the most memory it had in MB."""
+    done = subprocess.run(
+        [sys.executable, "-IS", "-c", USE, LOCKSTEP, *words],
         cwd=laptop.folder,
         env=laptop.environment,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    _, status, use = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise measure.BenchError(f"{words}: exit code {process.returncode}")
-    return use.ru_utime + use.ru_stime
+    if done.returncode != 0:
+        raise measure.BenchError(f"{words}: {measure.tail(done.stderr)}")
+    return tuple(map(float, done.stderr.splitlines()[-1].split()))
 
 
 def bring_up(site, laptop):
@@ -70,6 +81,19 @@ def bring_up(site, laptop):
     slowest = max(site.machines.booted.values())
     laptop.call("down", "many", timeout=120)
     return ended - begun, slowest - begun
+
+
+def look(table, cloud, laptop, rounds):
+    """`status` over a hundred and over a thousand machines."""
+    uses = {}
+    for count in (100, 1000):
+        cloud.documents["DescribeInstances"] = many(count)
+        uses[count] = [own_use(laptop, "status", "--output", "json") for _ in range(rounds)]
+    seconds = [one for one, _ in uses[1000]]
+    table.runs["status"] = seconds
+    table.add("cloud/status/1000/limit", max(seconds), LIMIT_SECONDS, "<=1", "s")
+    most = {count: max(memory for _, memory in found) for count, found in uses.items()}
+    table.add("cloud/status/memory/1000/100", most[1000], most[100], "<=1.5", "MB")
 
 
 def main():
@@ -90,13 +114,7 @@ def main():
                 took, slowest = bring_up(site, laptop)
                 table.add(f"cloud/up/{NODES}/slowest", took, slowest, "<=1.1", "s")
             if not arguments.only or arguments.only in "status":
-                cloud.documents["DescribeInstances"] = many(1000)
-                rounds = [
-                    own_use(laptop, "status", "--output", "json")
-                    for _ in range(arguments.rounds)
-                ]
-                table.runs["status"] = rounds
-                table.add("cloud/status/1000/limit", max(rounds), LIMIT_SECONDS, "<=1", "s")
+                look(table, cloud, laptop, arguments.rounds)
     return table.write()
 
 

@@ -255,6 +255,22 @@ def test_the_policy_of_the_docs_is_enough_and_no_more(public_key, tmp_path):
     }
 
 
+def test_the_shipped_types_are_what_the_cloud_says(cloud):
+    """p3 is not in moto any more."""
+    lines = (ROOT / "lockstep/cloud/type_table.csv").read_text().splitlines()
+    shipped = [line.split(",") for line in lines if line and line[0] != "#"]
+    types = {name: rest for name, *rest in shipped if not name.startswith("p3.")}
+    told = cloud.client("ec2").describe_instance_types(InstanceTypes=list(types))
+    assert len(told["InstanceTypes"]) == len(types) > 30
+    for one in told["InstanceTypes"]:
+        gpus = [f"{gpu['Name']}:{gpu['Count']}" for gpu in one.get("GpuInfo", {}).get("Gpus", [])]
+        assert types[one["InstanceType"]] == [
+            str(one["VCpuInfo"]["DefaultVCpus"]),
+            str(one["MemoryInfo"]["SizeInMiB"] // 1024),
+            *(gpus or ["-"]),
+        ]
+
+
 def test_bad_orders_are_told(cloud, image, documents):
     near = cloud.probe("offers", types=["c5.xlrage"])
     assert near["class"] == "bad request" and "'c5.xlarge'" in near["error"]

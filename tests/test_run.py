@@ -307,7 +307,7 @@ def test_mistyped_key_has_its_line(control):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("resources: {cpus: 4+}\n", "resources.cpus: choosing machines"),
+        ("resources: {cpus: 4+}\n", "resources.cpus needs resources.cloud"),
         ("optimise: {goal: cost}\n", "optimise: machines change only where they are rented"),
     ],
 )

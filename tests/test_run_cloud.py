@@ -73,6 +73,12 @@ def job(laptop, run, nodes=2, resources=None, **keys):
     return path
 
 
+def by(cpus, memory=None, gpus=None):
+    """A type by what it has instead of by name."""
+    keys = {"cpus": cpus, "memory": memory, "accelerators": gpus}
+    return {"instance_type": None} | {k: v for k, v in keys.items() if v}
+
+
 def nothing_is_left(site):
     assert site.live() == [] and site.others() == []
 
@@ -291,7 +297,10 @@ def test_detached_it_stores_and_gives_back_by_itself(site, laptop):
         ({"resources": {"hosts": ["a"]}}, ["-y"], "exclude each other"),
         ({"resources": {"zones": ["x"], "subnet": None, "cloud": None}}, [], "resources.cloud"),
         ({"resources": {"bid": "0.1 USD"}}, ["-y"], "use_spot"),
-        ({"resources": {"cpus": "4+"}}, ["-y"], "resources.cpus"),
+        ({"resources": {"cpus": "4+"}}, ["-y"], "exclude each other"),
+        ({"resources": by("four")}, ["-y"], "resources.cpus: 'four'; accepted"),
+        ({"resources": by("4", "900+")}, ["-y"], "nearest: r5.24xlarge (cpus 96, memory 768), r5.xlarge"),
+        ({"resources": by("4+", gpus="T5:1")}, ["-y"], "did you mean 'T4'"),
         ({}, ["-y", "--keep", "soon"], "--keep"),
         ({}, ["-y", "--keep", "48h"], "--keep"),
         ({}, ["-y", "--launcher", "slurm"], "slurm"),
@@ -313,6 +322,28 @@ def test_an_unknown_price_under_a_budget_is_refused(site, laptop):
     done = laptop.call("run", path, "-y")
     assert done.returncode == 2 and "nobody knows the price" in done.stderr
     nothing_is_left(site)
+
+
+def test_the_cheapest_type_that_has_what_is_asked(site, laptop):
+    """By the shipped prices first, then by the user's own."""
+    site.cloud.documents["GetProducts"] = 200, json.dumps({"PriceList": []})
+    path = job(laptop, "echo begun", nodes=1, resources=by("4+", "16+"))
+    before = {one["InstanceId"] for one in site.instances()}
+    done = laptop.call("run", path, "-y", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "m5.xlarge: the cheapest known type with cpus 4+, memory 16+" in done.stderr
+    [made] = [one for one in site.instances() if one["InstanceId"] not in before]
+    assert made["InstanceType"] == "m5.xlarge"
+    assert "instance_type: m5.xlarge" in (laptop.run().path / "job.yaml").read_text()
+    nothing_is_left(site)
+    config = laptop.folder / "config/lockstep"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "config.yaml").write_text("prices: {r5.xlarge: 0.05}\n")
+    done = laptop.call("run", path, "--dry-run")
+    assert "r5.xlarge: the cheapest" in done.stderr and "$0.05" in done.stderr, done.stderr
+    gpu = job(laptop, "true", nodes=1, resources=by("4+", gpus="T4:1"))
+    done = laptop.call("run", gpu, "--dry-run")
+    assert "g4dn.xlarge: the cheapest" in done.stderr, done.stderr
 
 
 def test_dry_run_rents_nothing(site, laptop):

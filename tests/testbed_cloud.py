@@ -30,12 +30,11 @@ import urllib.parse
 import boto3
 import botocore.config
 from testbed import Bed, Host, Hosts, ROOT, wait_for
+from testbed_moto import start_moto
 
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", ROOT / "build"))
 PROBE = str(BUILD / "bin" / "cloud_probe")
 REGION = "us-west-2"
-# A user of moto may do what the policies say; these calls make the first one.
-FIRST_CALLS = 3
 
 
 class Cloud(Bed):
@@ -55,7 +54,7 @@ class Cloud(Bed):
     def __enter__(self):
         try:
             self.open()
-            self.start_moto()
+            self.moto_port = start_moto(self, MOTO_EC2_LOAD_DEFAULT_AMIS="true")
             self.start_front()
             self.make_user()
             return self
@@ -68,24 +67,6 @@ class Cloud(Bed):
             self.front.shutdown()
             self.front.server_close()
         self.close()
-
-    def start_moto(self):
-        environment = {
-            name: value for name, value in os.environ.items() if "AWS" not in name
-        }
-        environment["INITIAL_NO_AUTH_ACTION_COUNT"] = str(FIRST_CALLS)
-        environment["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "true"
-        program = [os.fspath(pathlib.Path(os.sys.executable)), "-m", "moto.server"]
-        process = self.start(
-            *program, "-H", "127.0.0.1", "-p", "0", log="moto.log", env=environment
-        )
-
-        def port():
-            assert process.poll() is None, self.log("moto.log")
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", self.log("moto.log"))
-            return found and int(found[1])
-
-        self.moto_port = wait_for(port, "moto tells its port")
 
     def start_front(self):
         cloud = self

@@ -4,21 +4,18 @@ that can fail; and the S3 client under test, driven through its probe."""
 import json
 import os
 import pathlib
-import re
 import subprocess
-import sys
 
 import boto3
 import botocore.config
 
 from fault_proxy import FaultProxy
-from testbed import Bed, ROOT, wait_for
+from testbed import Bed, ROOT
+from testbed_moto import start_moto
 
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", ROOT / "build"))
 PROBE = str(BUILD / "bin" / "s3_probe")
 REGION = "us-west-2"
-# A user of moto may do what its policies say; these calls make the first one.
-FIRST_CALLS = 3
 ALL = {"Effect": "Allow", "Action": "*", "Resource": "*"}
 
 
@@ -85,7 +82,8 @@ class Store(Bed):
     def __enter__(self):
         try:
             self.open()
-            self.start_moto()
+            self.port = start_moto(self)
+            self.url = f"http://127.0.0.1:{self.port}"
             self.make_user()
             self.proxy = FaultProxy(self.port)
             return self
@@ -96,20 +94,6 @@ class Store(Bed):
     def __exit__(self, *_):
         self.proxy.__exit__()
         self.close()
-
-    def start_moto(self):
-        environment = clean_environment()
-        environment["INITIAL_NO_AUTH_ACTION_COUNT"] = str(FIRST_CALLS)
-        words = ["-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        process = self.start(sys.executable, *words, log="moto.log", env=environment)
-
-        def port():
-            assert process.poll() is None, self.log("moto.log")
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", self.log("moto.log"))
-            return found and int(found[1])
-
-        self.port = wait_for(port, "moto tells its port")
-        self.url = f"http://127.0.0.1:{self.port}"
 
     def make_user(self):
         iam = self.client("iam", ("first", "first"))

@@ -349,7 +349,8 @@ Result<void> check_detached(const RunOrder& order) {
 Result<int> run_on_cloud(const RunOrder& order, const std::string& launcher) {
   LOCKSTEP_TRY(check_detached(order));
   outlive_terminal();
-  return CloudRun(order, launcher).run();
+  LOCKSTEP_ASSIGN(const RunOrder chosen, with_type(order));
+  return CloudRun(chosen, launcher).run();
 }
 
 Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher) {

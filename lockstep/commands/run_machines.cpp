@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "lockstep/base/id.h"
+#include "lockstep/cloud/catalogue.h"
 #include "lockstep/commands/interruptible.h"
 #include "lockstep/launch/detached.h"
 
@@ -51,6 +52,44 @@ config::Node list_node(const std::vector<std::string>& items) {
 }
 
 }  // namespace
+
+Result<RunOrder> with_type(const RunOrder& order) {
+  RunOrder chosen = order;
+  auto& resources = chosen.priced.job.resources;
+  LOCKSTEP_ASSIGN(
+      const cloud::MachineWish wish,
+      cloud::parse_wish(
+          resources.cpus, resources.memory, resources.accelerators));
+  if (wish.is_empty()) {
+    return chosen;
+  }
+  // What no machine has is said before anybody is asked.
+  LOCKSTEP_TRY(cloud::Catalogue::shipped().matching(wish));
+  LOCKSTEP_ASSIGN(
+      const std::string region,
+      region_of({}, resources.region, order.settings));
+  LOCKSTEP_ASSIGN(const auto access, open_cloud(region, order.settings));
+  const bool is_spot =
+      resources.use_spot == "true" || resources.use_spot == "auto";
+  LOCKSTEP_ASSIGN(
+      const cloud::Chosen found,
+      cloud::choose_cheapest(
+          *access->provider,
+          access->book,
+          cloud::Catalogue::shipped(),
+          wish,
+          is_spot ? cloud::Market::kSpot : cloud::Market::kOnDemand));
+  fmt::print(
+      stderr,
+      "{}: the cheapest known type with {}\n",
+      found.offer.type,
+      wish.to_string());
+  resources.instance_type = found.offer.type;
+  resources.cpus.clear();
+  resources.memory.clear();
+  resources.accelerators.clear();
+  return chosen;
+}
 
 Result<fleet::Cluster> cluster_of(
     const RunOrder& order,

@@ -11,6 +11,10 @@
 
 namespace lockstep::commands {
 
+// With the cheapest type of `cpus`, `memory` and `accelerators` in their place,
+// where they ask for one; says which, on standard error.
+Result<RunOrder> with_type(const RunOrder& order);
+
 // The cluster that a job's resources ask for; its name is the run's with a
 // random end.
 Result<fleet::Cluster> cluster_of(

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "lockstep/cloud/catalogue.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/os/process.h"
 
@@ -46,11 +47,28 @@ Result<void> check_rented(const RunOptions& options, const Job& job) {
         "machines of a cloud and hosts exclude each other",
         "leave out hosts, or resources.cloud and cluster");
   }
-  if (is_rented && resources.instance_type.empty() &&
+  LOCKSTEP_ASSIGN(
+      const cloud::MachineWish wish,
+      cloud::parse_wish(
+          resources.cpus, resources.memory, resources.accelerators));
+  const bool is_wished = !wish.is_empty();
+  if (is_rented && resources.instance_type.empty() && !is_wished &&
       resources.candidates.empty() && job.optimise.candidates.empty()) {
     return refuse(
         "resources.cloud: no machine type is named",
-        "resources: {cloud: aws, instance_type: c5.xlarge}");
+        "resources: {cloud: aws, instance_type: c5.xlarge}, or cpus: 4+, "
+        "memory: 16+, accelerators: T4:1");
+  }
+  if (is_wished && !resources.instance_type.empty()) {
+    return refuse(
+        "resources: a type by name and one by cpus, memory or accelerators "
+        "exclude each other",
+        "leave out instance_type, or the others");
+  }
+  if (is_wished && !job.optimise.candidates.empty()) {
+    return refuse(
+        "resources: cpus, memory and accelerators do not go with optimise",
+        "name the types: optimise.candidates");
   }
   if (!is_rented && !options.keep.empty()) {
     return refuse(
@@ -66,6 +84,9 @@ Result<void> check_rented(const RunOptions& options, const Job& job) {
   look(!resources.region.empty(), "region");
   look(!resources.instance_type.empty(), "instance_type");
   look(!resources.candidates.empty(), "candidates");
+  look(!resources.cpus.empty(), "cpus");
+  look(!resources.memory.empty(), "memory");
+  look(!resources.accelerators.empty(), "accelerators");
   look(!resources.use_spot.empty(), "use_spot");
   look(!resources.image_id.empty(), "image_id");
   for (const auto& [key, value] : resources.machine) {
@@ -168,7 +189,6 @@ Result<ResolvedJob> resolve_job(
   LOCKSTEP_ASSIGN(priced.job, load(options, context));
   Job& job = priced.job;
   LOCKSTEP_TRY(apply_options(job, options));
-  LOCKSTEP_TRY(launch::check_supported(job));
   LOCKSTEP_TRY(check_rented(options, job));
   LOCKSTEP_TRY(check_outputs(job));
   LOCKSTEP_ASSIGN(priced.price, parsed(options.price, "--price", parse_money));

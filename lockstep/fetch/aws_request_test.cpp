@@ -87,6 +87,39 @@ TEST_F(Client, SendsAndReads) {
   EXPECT_EQ(header(asked, "Host"), "ec2.us-east-1.amazonaws.com");
 }
 
+// Read anew for each attempt, and signed by the hash that its owner knows.
+TEST_F(Client, SendsABodyFromItsSource) {
+  auto client = make({answer(503), answer(200), answer(200)});
+  const std::string text = "of a file";
+  int reads = 0;
+  BodySource source;
+  source.size = text.size();
+  source.read = [&](uint64_t offset, std::span<char> into) {
+    ++reads;
+    text.copy(into.data(), into.size(), offset);
+    return true;
+  };
+  AwsRequest put;
+  put.service = "s3";
+  put.method = "PUT";
+  put.endpoint = "http://store.lab:9000";
+  put.body_source = &source;
+  put.body_sha256 = sha256_hex(text);
+  ASSERT_TRUE(client.call(put));
+  put.endpoint = "https://store.lab";
+  ASSERT_TRUE(client.call(put));
+  const auto all = transport_->asked();
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(reads, 3);
+  for (const auto& one : all) {
+    EXPECT_EQ(one.body, text);
+  }
+  EXPECT_EQ(header(all[1], "X-Amz-Content-Sha256"), sha256_hex(text));
+  EXPECT_EQ(header(all[2], "X-Amz-Content-Sha256"), "UNSIGNED-PAYLOAD");
+  source.read = [](uint64_t, std::span<char>) { return false; };
+  EXPECT_EQ(client.call(put).error().code(), ErrorCode::kIo);
+}
+
 TEST_F(Client, WaitsLongerEachTimeWhenThrottled) {
   auto client = make(
       {answer(503, refusal("SlowDown")),
