@@ -27,11 +27,11 @@ check() {  # preset, labels, modules
     --output-on-failure --repeat until-pass:2 -L "$labels" -R "^($(IFS='|'; echo "$*"))\."
 }
 
-modules=(base os wire config record collective data_files reach economics
-  fetch cloud)
+modules=(base os wire config record collective data_files forest reach
+  economics fetch cloud)
 build asan "${modules[@]/%/_test}" fuzzers
 check asan 'unit|fuzz' "${modules[@]}" fuzz
 
-threaded=(os wire record collective data_files reach economics)
+threaded=(os wire record collective data_files forest reach economics)
 build tsan "${threaded[@]/%/_test}"
 check tsan unit "${threaded[@]}"

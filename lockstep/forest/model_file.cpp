@@ -38,7 +38,9 @@ Result<std::vector<T>> take(
     return corrupt(path, fmt::format("no tensor '{}' of type {}", name, dtype));
   }
   std::vector<T> values(tensor->bytes.size() / sizeof(T));
-  std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
+  if (!values.empty()) {
+    std::memcpy(values.data(), tensor->bytes.data(), values.size() * sizeof(T));
+  }
   return values;
 }
 
