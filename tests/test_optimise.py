@@ -128,6 +128,24 @@ def test_from_a_mixed_cluster_to_the_ideal_set(bed, laptop):
     assert run.state()["state"] == "done"
 
 
+def test_for_time_the_faster_set_is_paid_for(bed, laptop):
+    """Dearer an hour, and within the budget."""
+    path = job(laptop, optimise={"goal": "time", "max_nodes": 2}, budget=1)
+    done = laptop.call("run", path, "-y", timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert bed.live() == [] and bed.others() == []
+    [run] = laptop.runs()
+    changes = [one for one in decisions(run) if one["action"] == "change"]
+    assert len(changes) == 1, decisions(run)
+    assert f"2 x {FAST} instead of" in changes[0]["reason"], changes
+    steps = [one for one in run.events() if one["kind"] == "iteration"]
+    at = changes[0]["time"]
+    before = [one["total"] for one in steps if one["time"] < at]
+    after = [one["total"] for one in steps if one["time"] > at]
+    middle = len(after) // 2
+    assert sorted(after)[middle] < 0.7 * sorted(before)[len(before) // 2]
+
+
 def test_a_node_that_degrades_goes(bed, laptop):
     path = job(laptop, 500, optimise={"candidates": [FAST]})
     started = laptop.start("run", path, "-y")

@@ -31,8 +31,7 @@ using economics::CatalogueEntry;
 constexpr Duration kReserve = std::chrono::minutes(2);
 constexpr Duration kLook = std::chrono::milliseconds(200);
 constexpr Duration kPeriod = std::chrono::seconds(60);
-constexpr int64_t kWarmUp = 2;  // steps of a sitting that say nothing
-constexpr int kMostNodes = 16;
+constexpr int64_t kWarmUp = 2;     // steps of a sitting that say nothing
 constexpr size_t kMostLives = 25;  // nodes in a run's life, by their letters
 
 Error invalid(const std::string& text) {
@@ -164,7 +163,7 @@ Result<void> OptimisedRun::check() {
   options_.batch = number;
   options_.parts_a_node = job_.procs_per_node.value_or(1);
   options_.balanced = train_value(job_.train, "trainer.balance") == "auto";
-  options_.most_nodes = kMostNodes;
+  options_.most_nodes = job_.optimise.max_nodes;
   unavailable_.assign(types_.size(), false);
   return {};
 }
@@ -337,7 +336,8 @@ Result<std::vector<CatalogueEntry>> OptimisedRun::catalogue() {
       entry.dollars_per_hour = price->hourly.dollars();
     }
     const auto letters = static_cast<int>(kMostLives - cluster_.groups.size());
-    entry.available = unavailable_[i] ? 0 : std::clamp(letters, 0, kMostNodes);
+    entry.available =
+        unavailable_[i] ? 0 : std::clamp(letters, 0, options_.most_nodes);
     entries.push_back(entry);
   }
   return entries;

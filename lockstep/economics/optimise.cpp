@@ -229,6 +229,29 @@ Judgement compare(
   return result;
 }
 
+// What this and all earlier changes take, and what the run takes in all, in the
+// unit of the goal. Whoever wants time pays for more machines with dollars, as
+// far as the budget goes.
+std::pair<double, double> share_of_changes(
+    const Judgement& judgement,
+    const ClusterSet& then,
+    const History& history,
+    const OptimiseOptions& options) {
+  if (options.goal == Goal::kTime) {
+    const double pauses =
+        options.pause * static_cast<double>(history.changes.size() + 1);
+    return {pauses, pauses + rest_seconds(then, history.samples_left)};
+  }
+  double changing = judgement.change;
+  for (const PastChange& change : history.changes) {
+    changing += change.dollars;
+  }
+  return {
+      changing,
+      history.dollars_spent + judgement.change +
+          rest_dollars(then, history.samples_left)};
+}
+
 // Why a gain is not enough; empty when it is.
 std::string objection(
     const Judgement& judgement,
@@ -251,16 +274,13 @@ std::string objection(
   if (std::log(judgement.now / judgement.then) < options.sureness * doubt) {
     return "the gain is within the noise of what was measured";
   }
-  double changing = judgement.change;
-  for (const PastChange& change : history.changes) {
-    changing += change.dollars;
-  }
-  const double all = history.dollars_spent + judgement.change +
-                     rest_dollars(then, history.samples_left);
+  const auto [changing, all] =
+      share_of_changes(judgement, then, history, options);
   if (changing > options.most_changing * all) {
     return fmt::format(
-        "changes would take {:.0f}% of all dollars, more than {:.0f}%",
+        "changes would take {:.0f}% of all {}, more than {:.0f}%",
         100 * changing / all,
+        options.goal == Goal::kCost ? "dollars" : "seconds",
         100 * options.most_changing);
   }
   return "";

@@ -10,7 +10,7 @@
 // of what is new and for the pause of all; it is made only when the rest of
 // the run pays for it with room to spare, when the interval says that the gain
 // is no noise, and when the changes of the whole run stay a small share of its
-// cost. So it never goes back and forth.
+// cost (for time: their pauses of its time). So it never goes back and forth.
 
 #include <cstddef>
 #include <cstdint>
@@ -74,11 +74,13 @@ struct OptimiseOptions {
   int most_nodes = 16;
   double pause = 30;  // seconds that a change stops everybody
   // Hysteresis.
-  double least_gain = 0.05;     // of what is left
-  double gain_per_change = 1;   // x the cost of the change, on top of it
-  double sureness = 2;          // standard deviations
-  size_t hold = 2;              // full periods between two changes
-  double most_changing = 0.15;  // share of all dollars that changes may take
+  double least_gain = 0.05;    // of what is left
+  double gain_per_change = 1;  // x the cost of the change, on top of it
+  double sureness = 2;         // standard deviations
+  size_t hold = 2;             // full periods between two changes
+  // Share of all dollars, or for time of all seconds that are left, that
+  // changes may take.
+  double most_changing = 0.15;
 };
 
 struct Decision {

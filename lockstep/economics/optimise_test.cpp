@@ -81,6 +81,17 @@ TEST(Optimise, ForTimeMoreNodesAreTakenWithinTheBudget) {
   EXPECT_THAT(decision.reason, HasSubstr("nothing fits the budget"));
 }
 
+TEST(Optimise, ForTimeDollarsAreTheBudgetsAlone) {
+  OptimiseOptions options;
+  auto catalogue = two_kinds();
+  catalogue[1].dollars_per_hour *= 200;  // its boot alone costs a fortune
+  options.goal = Goal::kTime;
+  EXPECT_EQ(decide(mixed(1e6), catalogue, options).action, Action::kChange);
+  // But nobody stops for longer than they gain.
+  options.pause = 1e6;
+  EXPECT_EQ(decide(mixed(1e6), catalogue, options).action, Action::kKeep);
+}
+
 TEST(Optimise, NeverPassesTheBudgetOrTheLease) {
   std::mt19937 random(6);
   std::lognormal_distribution<double> any(0, 1);

@@ -116,6 +116,7 @@ void OptimiseConfig::bind(config::Binder& binder) {
   binder.field("goal", goal, "cost or time");
   binder.field("period", period, "between decisions");
   binder.field("candidates", candidates, "machine types to choose from");
+  binder.field("max_nodes", max_nodes, "at once, at most", config::at_least(1));
   binder.field("dry_run", dry_run, "only say what would be changed");
 }
 

@@ -56,6 +56,7 @@ struct OptimiseConfig {
   std::string goal;
   std::optional<Duration> period;
   std::vector<std::string> candidates;
+  int max_nodes = 16;    // at once
   bool dry_run = false;  // only recommends
   void bind(config::Binder& binder);
 };
