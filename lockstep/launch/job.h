@@ -78,9 +78,6 @@ Result<void> check_host_envs(
     const Job& job,
     const std::vector<std::string>& hosts);
 
-// Names every key that asks for what this version does not have.
-Result<void> check_supported(const Job& job);
-
 // The argument vector of a rank. `trainer` is the path of lockstep-train;
 // `generation` above 0 makes it go on from the last checkpoint. With `run:
 // {head: ..., worker: ...}` rank 0 runs the head's program, all others the

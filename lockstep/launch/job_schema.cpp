@@ -41,7 +41,7 @@ void ResourcesConfig::bind(config::Binder& binder) {
       "candidates", candidates, "further types, when this one is short");
   binder.field("cpus", cpus, "cores a node: 4 or 4+");
   binder.field("memory", memory, "GB a node: 16 or 16+");
-  binder.field("accelerators", accelerators, "GPUs a node: T4:1");
+  binder.field("accelerators", accelerators, "GPUs a node: T4:1 or T4:1+");
   binder.field("use_spot", use_spot, "true, false or auto");
   binder.field("image_id", image_id, "machine image");
   binder.field("price", price, "dollars an hour and node", config::at_least(0));
@@ -157,26 +157,6 @@ void Job::bind(config::Binder& binder) {
   binder.group("slurm", slurm, "for launcher slurm");
   binder.field("budget", budget, "most dollars", config::above(0));
   binder.field("max_duration", max_duration, "longest run", config::above(0));
-}
-
-Result<void> check_supported(const Job& job) {
-  std::vector<std::string> lacking;
-  const auto refuse = [&](bool asked, const char* key, const char* what) {
-    if (asked) {
-      lacking.push_back(
-          fmt::format("{}: {} is not part of this version", key, what));
-    }
-  };
-  const ResourcesConfig& resources = job.resources;
-  const char* cloud = "choosing machines by what they have";
-  refuse(!resources.cpus.empty(), "resources.cpus", cloud);
-  refuse(!resources.memory.empty(), "resources.memory", cloud);
-  refuse(!resources.accelerators.empty(), "resources.accelerators", cloud);
-  if (lacking.empty()) {
-    return {};
-  }
-  return Error(
-      ErrorCode::kInvalidInput, fmt::format("{}", fmt::join(lacking, "\n")));
 }
 
 Result<int> parse_signal(const std::string& text) {

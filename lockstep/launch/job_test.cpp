@@ -125,7 +125,6 @@ max_duration: 4h
   EXPECT_EQ(job->optimise.goal, "cost");
   EXPECT_EQ(job->optimise.period, std::chrono::seconds(60));
   EXPECT_FALSE(job->optimise.dry_run);
-  EXPECT_TRUE(check_supported(*job).has_value());
 }
 
 TEST_F(JobTest, ReadsWhatFollowsAHang) {
