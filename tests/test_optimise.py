@@ -130,7 +130,7 @@ def test_from_a_mixed_cluster_to_the_ideal_set(bed, laptop):
 
 def test_for_time_the_faster_set_is_paid_for(bed, laptop):
     """Dearer an hour, and within the budget."""
-    path = job(laptop, optimise={"goal": "time", "max_nodes": 2}, budget=1)
+    path = job(laptop, 700, optimise={"goal": "time", "max_nodes": 2}, budget=1)
     done = laptop.call("run", path, "-y", timeout=240)
     assert done.returncode == 0, done.stderr
     assert bed.live() == [] and bed.others() == []

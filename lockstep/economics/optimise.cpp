@@ -229,7 +229,7 @@ Judgement compare(
   return result;
 }
 
-// What this and all earlier changes take, and what the run takes in all, in the
+// What this and all earlier changes take, and what that is a share of, in the
 // unit of the goal. Whoever wants time pays for more machines with dollars, as
 // far as the budget goes.
 std::pair<double, double> share_of_changes(
@@ -240,7 +240,7 @@ std::pair<double, double> share_of_changes(
   if (options.goal == Goal::kTime) {
     const double pauses =
         options.pause * static_cast<double>(history.changes.size() + 1);
-    return {pauses, pauses + rest_seconds(then, history.samples_left)};
+    return {pauses, pauses + judgement.now};
   }
   double changing = judgement.change;
   for (const PastChange& change : history.changes) {
