@@ -343,6 +343,10 @@ class Bench {
   std::vector<Live> lives_;
 };
 
+// What an event may take from a rank on a busy host to us: time that says
+// nothing about its iterations.
+constexpr double kNewsLag = 1;  // second
+
 double hourly_price(const Candidate& candidate) {
   return candidate.price->dollars() * candidate.nodes;
 }
@@ -366,7 +370,7 @@ as_racer(const Probe& probe, bool priced, double now, size_t common) {
   racer.standing = probe.standing;
   racer.reached = static_cast<double>(figures.seen);
   if (figures.seen == 0 && probe.first_news > 0) {
-    racer.pending = now - probe.first_news;
+    racer.pending = std::max(0.0, now - probe.first_news - kNewsLag);
   }
   racer.iteration = over_steps(figures.seconds, common);
   // Nodes that do more samples an iteration are not slower for it.
