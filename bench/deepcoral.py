@@ -41,20 +41,7 @@ def main(argv=None):
         {"ours": lambda: ours(steps, warmup), "peer": lambda: peer(steps, warmup)},
         arguments.rounds,
     )
-    table.runs[name] = results
-    for key, suffix, required, unit, scale in [
-        ("samples_per_second", "", REQUIRED, "source samples/s", 1),
-        ("samples_per_cpu_second", "-cpu", None, "samples a CPU second", 1),
-        ("peak_bytes", "-memory", "<=1.0", "MiB", 2**-20),
-        ("startup", "-startup", "<=0.2", "s", 1),
-    ]:
-        table.add(
-            name + suffix,
-            measure.median(results["ours"], key) * scale,
-            measure.median(results["peer"], key) * scale,
-            required,
-            unit,
-        )
+    table.add_training(name, results, REQUIRED, "source samples/s")
     return table.write()
 
 

@@ -340,6 +340,23 @@ class Table:
         self.lines.append(line)
         print(format_line(line), flush=True)
 
+    def add_training(self, name, results, required, unit):
+        """Speed, memory and start-up of two trainings that interleave ran."""
+        self.runs[name] = results
+        for key, suffix, limit, what, scale in [
+            ("samples_per_second", "", required, unit, 1),
+            ("samples_per_cpu_second", "-cpu", None, "samples a CPU second", 1),
+            ("peak_bytes", "-memory", "<=1.0", "MiB", 2**-20),
+            ("startup", "-startup", "<=0.2", "s", 1),
+        ]:
+            self.add(
+                name + suffix,
+                median(results["ours"], key) * scale,
+                median(results["peer"], key) * scale,
+                limit,
+                what,
+            )
+
     @staticmethod
     def judge(ratio, required):
         limit = float(required[2:])

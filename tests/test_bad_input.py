@@ -22,20 +22,12 @@ from trainer import (
     free_port,
     metadata,
     metrics,
+    refused,
     tensors,
     train,
     trained,
     wait_until,
 )
-
-
-def refused(done, *parts, code=2):
-    text = done.stdout + done.stderr
-    assert done.returncode == code, text
-    for part in parts:
-        assert part in text, text
-    assert "terminate called" not in text and "Backtrace" not in text
-    return text
 
 
 # The command line and the configuration.

@@ -16,6 +16,7 @@ from trainer import (
     assert_same_checkpoint,
     events,
     metrics,
+    refused,
     rows,
     run_ranks,
     train,
@@ -55,15 +56,6 @@ def words(root, *more):
         "trainer.log_every=1",
         *more,
     ]
-
-
-def refused(done, *parts, code=2):
-    text = done.stdout + done.stderr
-    assert done.returncode == code, text
-    for part in parts:
-        assert part in text, text
-    assert "terminate called" not in text and "Backtrace" not in text
-    return text
 
 
 def test_trains_and_tests(tmp_path):

@@ -16,6 +16,7 @@ from trainer import (
     clean_environment,
     metadata,
     metrics,
+    refused,
     rows,
     run_ranks,
     tensors,
@@ -24,15 +25,6 @@ from trainer import (
 )
 
 LAST = "checkpoints/last.safetensors"
-
-
-def refused(done, *parts, code=2):
-    text = done.stdout + done.stderr
-    assert done.returncode == code, text
-    for part in parts:
-        assert part in text, text
-    assert "terminate called" not in text and "Backtrace" not in text
-    return text
 
 
 # Pretrained weights.

@@ -70,6 +70,16 @@ def train(*words, env=None, cwd=None, timeout=120):
     )
 
 
+def refused(done, *parts, code=2):
+    """Ended with a clear error that has all parts; what it said."""
+    text = done.stdout + done.stderr
+    assert done.returncode == code, text
+    for part in parts:
+        assert part in text, text
+    assert "terminate called" not in text and "Backtrace" not in text
+    return text
+
+
 def trained(*words, **options):
     """Like train, but it must succeed."""
     done = train(*words, **options)
