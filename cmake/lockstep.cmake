@@ -53,6 +53,7 @@ function(lockstep_test)
     target_link_libraries(${target} PRIVATE lockstep_${dep})
   endforeach()
   if(ARG_TORCH)
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/seeded.cpp)
     target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
   endif()
   gtest_discover_tests(${target} TEST_PREFIX "${ARG_NAME}."
