@@ -4,17 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/kernels/vectors.h"
+
 // Unlike the other twins this one is trained with: loops over rows of floats
 // that the compiler turns into vectors of what the processor has. A bf16 batch
 // is widened slice by slice.
-
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
-#define LOCKSTEP_VECTORS \
-  __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LOCKSTEP_VECTORS
-#endif
 
 namespace lockstep::kernels::cpu {
 namespace {

@@ -11,6 +11,7 @@
 #include "lockstep/kernels/bias_act.h"
 #include "lockstep/models/launch.h"
 #include "lockstep/models/sink.h"
+#include "lockstep/models/winograd.h"
 
 namespace lockstep::models {
 namespace {
@@ -151,6 +152,9 @@ at::Tensor conv_act(
     const at::Tensor& bias,
     double slope,
     int64_t stride) {
+  if (stride == 1 && takes_winograd(x, weight)) {
+    return winograd_conv(x, weight, bias, slope);
+  }
   if (slope == kNoActivation) {
     return at::conv2d(x, weight, bias, {stride, stride}, {1, 1});
   }
@@ -166,6 +170,24 @@ Conv3::Conv3(int64_t in, int64_t out, double slope, int64_t stride)
   torch::nn::init::kaiming_uniform_(weight, std::sqrt(5.));
   const double bound = 1 / std::sqrt(static_cast<double>(in) * 9);
   torch::nn::init::uniform_(bias, -bound, bound);
+}
+
+const at::Tensor& Conv3::ready() {
+  if (!ready_.defined() ||
+      ready_of_.const_data_ptr() != weight.const_data_ptr() ||
+      ready_version_ != weight._version()) {
+    ready_ = winograd_weight(weight);
+    ready_of_ = weight.detach();
+    ready_version_ = weight._version();
+  }
+  return ready_;
+}
+
+at::Tensor Conv3::forward(const at::Tensor& x) {
+  if (!weight.requires_grad() && stride_ == 1 && takes_winograd(x, weight)) {
+    return winograd_conv(x, weight, bias, slope_, ready());
+  }
+  return conv_act(x, weight, bias, slope_, stride_);
 }
 
 }  // namespace lockstep::models

@@ -2,8 +2,9 @@
 
 // A 3x3 convolution with bias and LeakyReLU in one operation: what is kept for
 // the way back is its output, not the sum before the activation, and on a GPU
-// bias and activation are one kernel (kernels/bias_act.h). Parameters are named
-// and initialised as torch::nn::Conv2d's. Autocast is followed.
+// bias and activation are one kernel (kernels/bias_act.h). On a CPU it is
+// Winograd's where that pays (winograd.h). Parameters are named and initialised
+// as torch::nn::Conv2d's. Autocast is followed.
 
 #include <torch/nn/module.h>
 
@@ -33,16 +34,20 @@ class Conv3 : public torch::nn::Module {
       int64_t out,
       double slope = kNoActivation,
       int64_t stride = 1);
-  at::Tensor forward(const at::Tensor& x) {
-    return conv_act(x, weight, bias, slope_, stride_);
-  }
+  at::Tensor forward(const at::Tensor& x);
 
   at::Tensor weight;
   at::Tensor bias;
 
  private:
+  // What Winograd's products read of weights that are not trained: made once.
+  const at::Tensor& ready();
+
   double slope_;
   int64_t stride_;
+  at::Tensor ready_;
+  at::Tensor ready_of_;  // the weights' memory then, and how often changed
+  uint32_t ready_version_ = 0;
 };
 
 }  // namespace lockstep::models

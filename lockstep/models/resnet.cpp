@@ -4,6 +4,8 @@
 #include <torch/types.h>
 
 #include "lockstep/models/norm.h"
+#include "lockstep/models/small_conv.h"
+#include "lockstep/models/winograd.h"
 
 namespace lockstep::models {
 namespace {
@@ -21,6 +23,15 @@ make_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
           .bias(false));
   nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
   return conv;
+}
+
+at::Tensor convolve(nn::Conv2d& conv, const at::Tensor& x) {
+  const int64_t stride = conv->options.stride()->at(0);
+  if (stride == 1 && !takes_products(x, conv->weight, stride) &&
+      takes_winograd(x, conv->weight)) {
+    return winograd_conv(x, conv->weight);
+  }
+  return small_conv(x, conv->weight, stride);
 }
 
 // A module without a forward of its own, for the dots in torchvision's names.
@@ -60,11 +71,11 @@ ResnetBlock::ResnetBlock(
 at::Tensor ResnetBlock::forward(const at::Tensor& x, int64_t domains) {
   auto y = x;
   for (size_t i = 0; i + 1 < convs_.size(); ++i) {
-    y = norm_relu(convs_[i]->forward(y), norms_[i], domains);
+    y = norm_relu(convolve(convs_[i], y), norms_[i], domains);
   }
-  y = convs_.back()->forward(y);
+  y = convolve(convs_.back(), y);
   const auto past =
-      shortcut_ ? norm(shortcut_->forward(x), shortcut_norm_, domains) : x;
+      shortcut_ ? norm(convolve(shortcut_, x), shortcut_norm_, domains) : x;
   return norm_add_relu(y, past, norms_.back(), domains);
 }
 
@@ -89,7 +100,7 @@ Resnet::Resnet(const ResnetShape& shape, int64_t channels) {
 }
 
 at::Tensor Resnet::forward(const at::Tensor& images, int64_t domains) {
-  auto x = norm_relu(conv1_->forward(images), bn1_, domains);
+  auto x = norm_relu(convolve(conv1_, images), bn1_, domains);
   x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
   for (const auto& block : blocks_) {
     x = block->forward(x, domains);

@@ -1,8 +1,9 @@
 #pragma once
 
-// Where a custom function puts a parameter's gradient, summed in fp32: straight
-// into .grad when it is there with the parameter's layout (a bucket of Ddp's),
-// else in memory of its own that autograd then adds. Hooks run either way.
+// Where a custom function puts a parameter's gradient, summed in fp32 (or the
+// type it names): straight into .grad when it is there with the parameter's
+// layout (a bucket of Ddp's), else in memory of its own that autograd then
+// adds. Hooks run either way.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>
@@ -11,16 +12,18 @@ namespace lockstep::models {
 
 class Sink {
  public:
-  explicit Sink(const at::Tensor& parameter) : parameter_(parameter) {
+  explicit Sink(const at::Tensor& parameter, at::ScalarType type = at::kFloat)
+      : parameter_(parameter) {
     const auto& grad = parameter.grad();
-    direct_ = grad.defined() && grad.scalar_type() == at::kFloat &&
+    direct_ = grad.defined() && grad.scalar_type() == type &&
               grad.strides() == parameter.strides() &&
               grad.is_non_overlapping_and_dense();
     sum_ = direct_ ? grad
-                   : at::zeros_like(
-                         parameter, parameter.options().dtype(at::kFloat));
+                   : at::zeros_like(parameter, parameter.options().dtype(type));
   }
   float* data() const { return sum_.data_ptr<float>(); }
+  // What to add to, with the parameter's layout.
+  const at::Tensor& sum() const { return sum_; }
   // Undefined when autograd has nothing left to add.
   at::Tensor result() const {
     return direct_ ? at::Tensor() : sum_.to(parameter_.scalar_type());
