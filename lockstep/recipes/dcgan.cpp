@@ -13,6 +13,7 @@ namespace {
 using train::AutocastGuard;
 
 constexpr int64_t kShown = 64;  // images in a grid
+constexpr int64_t kMetrics = 5;
 
 // Binary cross-entropy of logits against all-ones or all-zeros.
 at::Tensor loss_real(const at::Tensor& logits) {
@@ -197,16 +198,14 @@ DcganPair::DcganPair(
     const train::OptimConfig& optim,
     const train::Context& context)
     : context_(context),
-      graph_(
+      step_(
           context.device,
           context.world() == 1 && context.group->name() != "nccl" &&
-              optim.name != "sgd"),
+              optim.name != "sgd",
+          kMetrics),
       inputs_(context.device),
       reader_({.size = options.image_size, .patch = options.image_size}) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
-  const auto on = at::TensorOptions().device(context.device);
-  lr_ = at::zeros({1}, on.dtype(at::kFloat));
-  metrics_ = at::zeros({5}, on.dtype(at::kDouble));
   generator_ = std::make_shared<models::DcganGenerator>(options);
   discriminator_ = std::make_shared<models::DcganDiscriminator>(options);
   place(*generator_, context);
@@ -216,19 +215,12 @@ DcganPair::DcganPair(
 }
 
 train::StepOutput DcganPair::step(const std::vector<Micro>& micros, double lr) {
-  collective::Timing timing;
-  if (!context_.device.is_cuda()) {
-    timing = update(micros, lr);
-    return {metrics_.clone(), timing};
-  }
   const auto inputs = in_place(micros);
-  int64_t key = 0;
+  std::vector<int64_t> sizes;
   for (const auto& micro : micros) {
-    key = key * (int64_t{1} << 20) + micro.real.size(0);
+    sizes.push_back(micro.real.size(0));
   }
-  lr_.fill_(lr);
-  graph_.run(key, [&] { timing = update(inputs, lr); });
-  return {metrics_, timing};
+  return step_.run(sizes, lr, [&] { return update(inputs, lr); });
 }
 
 // Copies to where a captured step reads.
@@ -249,13 +241,12 @@ collective::Timing DcganPair::update(
     const std::vector<Micro>& micros,
     double lr) {
   const auto& precision = context_.trainer.precision;
-  metrics_.zero_();
   // Of this rank's samples: the last batch of an epoch may be smaller.
   const auto share = [&](const Micro& micro) {
     return micro.weight * context_.world();
   };
   std::vector<at::Tensor> fakes;
-  std::vector<std::array<at::Tensor, 5>> values(micros.size());
+  std::vector<std::array<at::Tensor, kMetrics>> values(micros.size());
 
   for_discriminator_.strategy->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
@@ -278,7 +269,7 @@ collective::Timing DcganPair::update(
     values[i][3] = at::sigmoid(on_fake.detach()).mean();
   }
   auto timing = for_discriminator_.strategy->finish();
-  recipes::update(for_discriminator_, lr, lr_);
+  recipes::update(for_discriminator_, lr, step_.rate());
 
   // G's step needs gradients through D, not of D.
   for (auto& parameter : discriminator_->parameters()) {
@@ -296,14 +287,14 @@ collective::Timing DcganPair::update(
     (loss * micros[i].weight).backward();
     values[i][1] = loss.detach();
     values[i][4] = at::sigmoid(on_fake.detach()).mean();
-    metrics_.add_(
+    step_.metrics().add_(
         at::stack(at::TensorList(values[i])).to(at::kDouble), share(micros[i]));
   }
   for (auto& parameter : discriminator_->parameters()) {
     parameter.requires_grad_(true);
   }
   const auto more = for_generator_.strategy->finish();
-  recipes::update(for_generator_, lr, lr_);
+  recipes::update(for_generator_, lr, step_.rate());
   timing.wait += more.wait;
   timing.busy += more.busy;
   return timing;

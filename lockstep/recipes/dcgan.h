@@ -10,8 +10,8 @@
 #include "lockstep/recipes/registry.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/graph_inputs.h"
+#include "lockstep/train/graphed_step.h"
 #include "lockstep/train/optimizer.h"
-#include "lockstep/train/step_graph.h"
 
 namespace lockstep::recipes {
 
@@ -67,11 +67,9 @@ class DcganPair {
   std::vector<Micro> in_place(const std::vector<Micro>& micros);
 
   train::Context context_;
-  train::StepGraph graph_;
+  train::GraphedStep step_;
   train::GraphInputs inputs_;
   PixelReader reader_;
-  at::Tensor lr_;
-  at::Tensor metrics_;
   std::shared_ptr<models::DcganGenerator> generator_;
   std::shared_ptr<models::DcganDiscriminator> discriminator_;
   Trained for_generator_;

@@ -36,14 +36,13 @@ EsrganPair::EsrganPair(
     const train::Context& context)
     : context_(context),
       losses_(losses),
-      graph_wanted_(
+      step_(
+          context.device,
           context.world() == 1 && context.group->name() != "nccl" &&
-          optim.name != "sgd"),
+              optim.name != "sgd",
+          kMetrics),
       inputs_(context.device) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
-  const auto on = at::TensorOptions().device(context.device);
-  lr_ = at::zeros({1}, on.dtype(at::kFloat));
-  metrics_ = at::zeros({kMetrics}, on.dtype(at::kDouble));
   generator_ = std::make_shared<models::EsrganGenerator>(options);
   discriminator_ =
       std::make_shared<models::EsrganDiscriminator>(options.channels);
@@ -69,40 +68,27 @@ void EsrganPair::load_vgg(const std::string& path) {
   place(*vgg_, context_);
 }
 
-train::StepGraph& EsrganPair::graph(bool warming) {
-  // The warm-up's graph gives its memory back before the other is made.
-  if (!graph_ || graph_warming_ != warming) {
-    graph_.reset();
-    graph_ = std::make_unique<train::StepGraph>(context_.device, graph_wanted_);
-    graph_warming_ = warming;
-  }
-  return *graph_;
-}
-
 train::StepOutput
 EsrganPair::step(const std::vector<Micro>& micros, double lr, bool warming) {
-  collective::Timing timing;
-  if (!context_.device.is_cuda()) {
-    timing = update(micros, lr, warming);
-    return {metrics_.clone(), timing};
+  // The warm-up's graph gives its memory back before the other is made.
+  if (warming_ != warming) {
+    step_.forget();
+    warming_ = warming;
   }
   std::vector<Micro> inputs;
-  int64_t key = 0;
+  std::vector<int64_t> sizes;
   for (size_t i = 0; i < micros.size(); ++i) {
-    key = key * (int64_t{1} << 20) + micros[i].low.size(0);
+    sizes.push_back(micros[i].low.size(0));
     inputs.push_back(
         {inputs_.put(2 * i, micros[i].low),
          inputs_.put(2 * i + 1, micros[i].high),
          micros[i].weight});
   }
-  lr_.fill_(lr);
-  graph(warming).run(key, [&] { timing = update(inputs, lr, warming); });
-  return {metrics_, timing};
+  return step_.run(sizes, lr, [&] { return update(inputs, lr, warming); });
 }
 
 collective::Timing
 EsrganPair::update(const std::vector<Micro>& micros, double lr, bool warming) {
-  metrics_.zero_();
   for_generator_.strategy->begin();
   if (!warming) {
     for_discriminator_.strategy->begin();
@@ -115,13 +101,13 @@ EsrganPair::update(const std::vector<Micro>& micros, double lr, bool warming) {
     }
     const auto values = warming ? warm(micro) : learn(micro);
     // Of this rank's samples: the last batch of an epoch may be smaller.
-    metrics_.add_(values, micro.weight * context_.world());
+    step_.metrics().add_(values, micro.weight * context_.world());
   }
   auto timing = for_generator_.strategy->finish();
-  recipes::update(for_generator_, lr, lr_);
+  recipes::update(for_generator_, lr, step_.rate());
   if (!warming) {
     const auto more = for_discriminator_.strategy->finish();
-    recipes::update(for_discriminator_, lr, lr_);
+    recipes::update(for_discriminator_, lr, step_.rate());
     timing.wait += more.wait;
     timing.busy += more.busy;
   }

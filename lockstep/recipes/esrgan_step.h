@@ -13,7 +13,7 @@
 #include "lockstep/models/esrgan.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/graph_inputs.h"
-#include "lockstep/train/step_graph.h"
+#include "lockstep/train/graphed_step.h"
 
 namespace lockstep::recipes {
 
@@ -61,16 +61,12 @@ class EsrganPair {
   update(const std::vector<Micro>& micros, double lr, bool warming);
   at::Tensor warm(const Micro& micro);
   at::Tensor learn(const Micro& micro);
-  train::StepGraph& graph(bool warming);
 
   train::Context context_;
   EsrganLosses losses_;
-  bool graph_wanted_;
-  bool graph_warming_ = true;
-  std::unique_ptr<train::StepGraph> graph_;
+  train::GraphedStep step_;
+  bool warming_ = true;  // at the last step
   train::GraphInputs inputs_;
-  at::Tensor lr_;
-  at::Tensor metrics_;
   std::shared_ptr<models::EsrganGenerator> generator_;
   std::shared_ptr<models::EsrganDiscriminator> discriminator_;
   std::shared_ptr<models::Vgg19Features> vgg_;

@@ -16,14 +16,12 @@ TransferTrainer::TransferTrainer(
     : options_(options),
       context_(context),
       // Nothing of a captured step may go through the host or another stream.
-      graph_(
+      step_(
           context.device,
-          context.world() == 1 && context.group->name() != "nccl"),
+          context.world() == 1 && context.group->name() != "nccl",
+          static_cast<int64_t>(metrics().size())),
       inputs_(context.device) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));
-  const auto on = at::TensorOptions().device(context.device);
-  lr_ = at::zeros({1}, on.dtype(at::kFloat));
-  metrics_ = at::zeros({4}, on.dtype(at::kDouble));
   model_ = std::make_shared<models::TransferNet>(options.model);
   place(*model_, context);
   TrainedOptions trained;
@@ -38,19 +36,12 @@ TransferTrainer::TransferTrainer(
 train::StepOutput TransferTrainer::step(
     const std::vector<Micro>& micros,
     double lr) {
-  collective::Timing timing;
-  if (!context_.device.is_cuda()) {
-    timing = update(micros, lr);
-    return {metrics_.clone(), timing};
-  }
   const auto inputs = in_place(micros);
-  int64_t key = 0;
+  std::vector<int64_t> sizes;
   for (const auto& micro : micros) {
-    key = key * (int64_t{1} << 20) + micro.labels.size(0);
+    sizes.push_back(micro.labels.size(0));
   }
-  lr_.fill_(lr);
-  graph_.run(key, [&] { timing = update(inputs, lr); });
-  return {metrics_, timing};
+  return step_.run(sizes, lr, [&] { return update(inputs, lr); });
 }
 
 std::vector<TransferTrainer::Micro> TransferTrainer::in_place(
@@ -114,7 +105,6 @@ void TransferTrainer::sum_over_ranks(const at::Tensor& tensor) {
 collective::Timing TransferTrainer::update(
     const std::vector<Micro>& micros,
     double lr) {
-  metrics_.zero_();
   exchange_ = {};
   strategy_->begin();
   for (size_t i = 0; i < micros.size(); ++i) {
@@ -138,7 +128,7 @@ collective::Timing TransferTrainer::update(
     (class_loss * micro.weight + apart * weight).backward();
     const auto hits =
         (logits.detach().argmax(1) == micro.labels).to(logits.scalar_type());
-    metrics_.add_(
+    step_.metrics().add_(
         at::stack({(class_loss + apart * options_.weight).detach(),
                    class_loss.detach(),
                    apart.detach(),
@@ -148,7 +138,7 @@ collective::Timing TransferTrainer::update(
   }
   auto timing = strategy_->finish();
   if (context_.device.is_cuda() && optimizer_->runs_async()) {
-    optimizer_->step_async(strategy_->gradients(), lr_);
+    optimizer_->step_async(strategy_->gradients(), step_.rate());
   } else {
     optimizer_->step(strategy_->gradients(), lr);
   }

@@ -12,9 +12,9 @@
 #include "lockstep/models/transfer.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/train/ahead.h"
+#include "lockstep/train/graphed_step.h"
 #include "lockstep/train/optimizer.h"
 #include "lockstep/train/recipe.h"
-#include "lockstep/train/step_graph.h"
 
 namespace lockstep::recipes {
 
@@ -73,10 +73,8 @@ class TransferTrainer {
   std::shared_ptr<models::TransferNet> model_;
   std::unique_ptr<parallel::Strategy> strategy_;
   std::unique_ptr<train::Optimizer> optimizer_;
-  train::StepGraph graph_;
-  train::Ahead inputs_;  // that a graph reads
-  at::Tensor lr_;
-  at::Tensor metrics_;
+  train::GraphedStep step_;
+  train::Ahead inputs_;          // that a graph reads
   collective::Timing exchange_;  // of sums within a step
 };
 

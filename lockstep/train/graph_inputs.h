@@ -1,7 +1,8 @@
 #pragma once
 
 // Where a captured step reads (step_graph.h): one tensor on the device for each
-// input, filled before each run. Also good without a graph. One thread.
+// input, filled before each run. Also good without a graph. On a CPU a tensor
+// is its own copy. One thread.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -19,6 +20,9 @@ class GraphInputs {
   // A tensor on the device with what `from` has, on its way when this returns;
   // the same one for each call with this slot and these sizes.
   at::Tensor put(size_t slot, const at::Tensor& from) {
+    if (device_.is_cpu()) {
+      return from;
+    }
     auto& room = rooms_[{slot, from.sizes().vec()}];
     if (!room.defined()) {
       room = at::empty_like(from, from.options().device(device_));
