@@ -21,11 +21,13 @@ using torch::autograd::variable_list;
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 constexpr int64_t kProducts = k::kWinogradProducts;
 constexpr int64_t kFewestChannels = 32;
-constexpr int64_t kFewestTiles = 64;  // rows that a product needs to pay
+// Rows that a product needs to pay; more where it has many columns, for the
+// weights are 16/9 of what they were.
+constexpr int64_t kFewestTiles = 64;
 // Both sides of the products of as many tiles as stay in the caches; more for
 // the weight's gradient, which is summed over such chunks.
 constexpr int64_t kChunkBytes = 2 << 20;
-constexpr int64_t kGradientBytes = 8 << 20;
+constexpr int64_t kGradientBytes = 4 << 20;
 
 k::WinogradMap describe(const at::Tensor& map, bool reversed = false) {
   k::WinogradMap m;
@@ -46,32 +48,36 @@ at::Tensor weight_sums(at::ScalarType type) {
   return at::kron(g, g).to(type);
 }
 
-// Room for one side of the products of up to `tiles` tiles.
-class Side {
+// Room for both sides of the products of a chunk of tiles, of one size for
+// most layers: a caching allocator keeps one piece of memory for all of them.
+class Room {
  public:
-  Side(const at::Tensor& map, int64_t tiles)
-      : channels_(map.size(1)),
-        memory_(at::empty({kProducts * tiles * channels_}, map.options())) {}
-  template <class T>
-  T* data() const {
-    return memory_.data_ptr<T>();
+  Room(const at::Tensor& x, const at::Tensor& y, int64_t bytes)
+      : in_(x.size(1)), out_(y.size(1)) {
+    const int64_t size = static_cast<int64_t>(x.element_size());
+    const int64_t of_tile = kProducts * (in_ + out_);
+    tiles_ = std::max(kFewestTiles, bytes / (of_tile * size));
+    memory_ =
+        at::empty({std::max(tiles_ * of_tile, bytes / size)}, x.options());
   }
-  at::Tensor of(const k::WinogradMap& m) const {
-    const int64_t count = m.last - m.first;
-    return memory_.narrow(0, 0, kProducts * count * channels_)
-        .view({kProducts, count, channels_});
+  int64_t tiles() const { return tiles_; }
+  // [16, count, in] and [16, count, out].
+  at::Tensor left(int64_t count) const { return part(0, count, in_); }
+  at::Tensor products(int64_t count) const {
+    return part(kProducts * tiles_ * in_, count, out_);
   }
 
  private:
-  int64_t channels_;
+  at::Tensor part(int64_t begin, int64_t count, int64_t channels) const {
+    return memory_.narrow(0, begin, kProducts * count * channels)
+        .view({kProducts, count, channels});
+  }
+
+  int64_t in_;
+  int64_t out_;
+  int64_t tiles_;
   at::Tensor memory_;
 };
-
-int64_t chunk_tiles(const at::Tensor& x, const at::Tensor& y, int64_t bytes) {
-  const int64_t of_tile = kProducts * (x.size(1) + y.size(1)) *
-                          static_cast<int64_t>(x.element_size());
-  return std::max(kFewestTiles, bytes / of_tile);
-}
 
 // `right` is [16, in, out].
 template <class T>
@@ -84,26 +90,25 @@ void convolve_as(
     bool reversed) {
   const int64_t all = describe(x).tiles();
   const int64_t threads = at::get_num_threads();
-  const int64_t tiles =
-      std::min(chunk_tiles(x, y, kChunkBytes), (all + threads - 1) / threads);
   const T* add = bias.defined() ? bias.const_data_ptr<T>() : nullptr;
-  const int64_t chunks = (all + tiles - 1) / tiles;
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
-    const at::NoGradGuard no_grad;
-    const Side left(x, tiles);
-    const Side products(y, tiles);
-    auto from = describe(x, reversed);
-    auto to = describe(y, reversed);
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      from.first = to.first = chunk * tiles;
-      from.last = to.last = std::min(all, (chunk + 1) * tiles);
-      k::cpu::winograd_input(from, x.const_data_ptr<T>(), left.data<T>());
-      auto out = products.of(to);
-      at::bmm_out(out, left.of(from), right);
-      k::cpu::winograd_output(
-          to, products.data<T>(), add, slope, y.data_ptr<T>());
-    }
-  });
+  at::parallel_for(
+      0, all, (all + threads - 1) / threads, [&](int64_t begin, int64_t end) {
+        const at::NoGradGuard no_grad;
+        const Room room(x, y, kChunkBytes);
+        auto from = describe(x, reversed);
+        auto to = describe(y, reversed);
+        for (int64_t first = begin; first < end; first += room.tiles()) {
+          from.first = to.first = first;
+          from.last = to.last = std::min(end, first + room.tiles());
+          const auto left = room.left(to.last - first);
+          auto products = room.products(to.last - first);
+          k::cpu::winograd_input(
+              from, x.const_data_ptr<T>(), left.template data_ptr<T>());
+          at::bmm_out(products, left, right);
+          k::cpu::winograd_output(
+              to, products.template data_ptr<T>(), add, slope, y.data_ptr<T>());
+        }
+      });
 }
 
 // `weights` [16, out, in]. `reversed`: from the outputs to the inputs.
@@ -133,20 +138,20 @@ void add_gradient(
   auto from = describe(x);
   auto to = describe(gradient);
   const int64_t all = from.tiles();
-  const int64_t tiles = std::min(all, chunk_tiles(x, gradient, kGradientBytes));
-  const Side left(x, tiles);
-  const Side products(gradient, tiles);
-  for (int64_t first = 0; first < all; first += tiles) {
+  const Room room(x, gradient, kGradientBytes);
+  for (int64_t first = 0; first < all; first += room.tiles()) {
     from.first = to.first = first;
-    from.last = to.last = std::min(all, first + tiles);
-    k::cpu::winograd_input(from, x.const_data_ptr<T>(), left.data<T>());
+    from.last = to.last = std::min(all, first + room.tiles());
+    const auto left = room.left(to.last - first);
+    const auto products = room.products(to.last - first);
+    k::cpu::winograd_input(
+        from, x.const_data_ptr<T>(), left.template data_ptr<T>());
     k::cpu::winograd_gradient(
-        to, gradient.const_data_ptr<T>(), products.data<T>());
-    const auto transposed = products.of(to).transpose(1, 2);
+        to, gradient.const_data_ptr<T>(), products.template data_ptr<T>());
     if (first == 0) {
-      at::bmm_out(sum, transposed, left.of(from));
+      at::bmm_out(sum, products.transpose(1, 2), left);
     } else {
-      sum.baddbmm_(transposed, left.of(from));
+      sum.baddbmm_(products.transpose(1, 2), left);
     }
   }
 }
@@ -217,12 +222,13 @@ class Winograd : public torch::autograd::Function<Winograd> {
 
 bool takes_winograd(const at::Tensor& x, const at::Tensor& weight) {
   const auto type = x.scalar_type();
+  const int64_t channels = std::min(weight.size(0), weight.size(1));
   return x.is_cpu() && !at::autocast::is_autocast_enabled(at::kCPU) &&
          (type == at::kFloat || type == at::kDouble) &&
          weight.scalar_type() == type && x.is_contiguous(kLast) &&
          weight.size(2) == 3 && weight.size(3) == 3 &&
-         std::min(weight.size(0), weight.size(1)) >= kFewestChannels &&
-         describe(x).tiles() >= kFewestTiles;
+         channels >= kFewestChannels &&
+         describe(x).tiles() >= std::max(kFewestTiles, channels / 4);
 }
 
 at::Tensor winograd_weight(const at::Tensor& weight) {

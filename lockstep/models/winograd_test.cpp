@@ -118,6 +118,8 @@ TEST(WinogradTest, LeavesTheRestToLibTorch) {
   const auto weight = map(32, 32, 3, 3);
   EXPECT_TRUE(takes_winograd(x, weight));
   EXPECT_FALSE(takes_winograd(map(1, 32, 8, 8), weight));  // few tiles
+  EXPECT_FALSE(takes_winograd(map(4, 512, 8, 8), map(512, 512, 3, 3)));
+  EXPECT_TRUE(takes_winograd(map(8, 512, 8, 8), map(512, 512, 3, 3)));
   EXPECT_FALSE(takes_winograd(map(4, 3, 8, 8), map(32, 3, 3, 3)));
   EXPECT_FALSE(takes_winograd(x, map(32, 32, 1, 1)));
   EXPECT_FALSE(takes_winograd(x.contiguous(), weight));
