@@ -56,7 +56,7 @@ soak: build-all
 	@LOCKSTEP_SOAK=1 LOCKSTEP_BUILD=$(abspath $(BUILD)) \
 	  .venv/bin/python3 -m pytest -q -p no:cacheprovider tests/test_resume.py \
 	  tests/test_keeper.py tests/test_supervision.py tests/test_leaks.py tests/test_probes_hosts.py \
-	  tests/test_store.py $(ARGS)
+	  tests/test_store.py tests/test_s3.py $(ARGS)
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX) --strip

@@ -3,6 +3,7 @@ ranges and conditions by rules of its own; boto3 is the witness."""
 
 import hashlib
 import random
+import time
 
 import pytest
 
@@ -106,6 +107,41 @@ def test_a_broken_upload_goes_on(s3, witness, ceph, tmp_path):
         assert s3.transfer(*words)["moved"] == PART
         assert proxy.count("PUT", "partNumber") == 1
     assert stored(witness, "broken") == content
+
+
+def unfinished(witness, key):
+    found = witness.list_multipart_uploads(Bucket="bucket", Prefix=key).get("Uploads", [])
+    return [one["UploadId"] for one in found]
+
+
+def test_uploads_that_nobody_completes_are_ended(s3, witness, tmp_path):
+    """Younger ones of another machine are left; old ones are not."""
+    (tmp_path / "file").write_bytes(random.Random(3).randbytes(PART + 1))
+    key = "stale \u00e9+"
+    upload = witness.create_multipart_upload(Bucket="bucket", Key=key)["UploadId"]
+    words = ["up", tmp_path / "file", f"s3://bucket/{key}"]
+    listed = s3.fine("uploads", f"s3://bucket/{key}").split(" ", 2)
+    assert listed[1:] == [upload, key + "\n"]
+    assert abs(int(listed[0]) - time.time()) < 60
+    s3.fine(*words)
+    assert unfinished(witness, key) == [upload]
+    time.sleep(1.1)  # Ceph tells no parts of a second that count here
+    s3.fine(*words, options=["--stale", 1])
+    assert unfinished(witness, key) == []
+
+
+def test_uploads_of_the_dead_are_ended(s3, witness, ceph, tmp_path):
+    """Killed after the store began an upload and before its id was noted."""
+    (tmp_path / "file").write_bytes(random.Random(4).randbytes(PART + 1))
+    words = ["up", tmp_path / "file", "s3://bucket/dead"]
+    with FaultProxy(ceph.port) as proxy:
+        s3.environment["AWS_ENDPOINT_URL"] = proxy.url
+        proxy.inject("after", times=9, match=lambda r: "uploads" in r.path and r.method == "POST")
+        assert s3(*words, options=["--retries", 1]).returncode == 1
+        assert len(unfinished(witness, "dead")) == 1
+        proxy.clear()
+        s3.fine(*words)
+    assert unfinished(witness, "dead") == []
 
 
 def test_a_folder_of_more_than_a_page(s3, tmp_path):

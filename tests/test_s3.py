@@ -335,6 +335,55 @@ def test_a_broken_upload_of_another_content_is_taken_away(
     assert witness.list_multipart_uploads(Bucket="bucket").get("Uploads", []) == []
 
 
+def unfinished(witness, key):
+    found = witness.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
+    return [one["UploadId"] for one in found if one["Key"] == key]
+
+
+def test_uploads_that_nobody_completes_are_ended(s3, witness, name, tmp_path):
+    """moto says of each that it began in 2010."""
+    for key in (name, name + "x"):
+        witness.create_multipart_upload(Bucket="bucket", Key=key)
+    assert len(s3.fine("uploads", f"s3://bucket/{name}").splitlines()) == 2
+    content = blob(PART + 1, seed=50)
+    file = write(tmp_path / "file", content)
+    s3.fine("up", file, f"s3://bucket/{name}", options=["--stale", 0])
+    assert len(unfinished(witness, name)) == 1  # told to leave them
+    s3.fine("up", file, f"s3://bucket/{name}")
+    assert unfinished(witness, name) == []
+    assert stored(witness, name) == content
+    left = unfinished(witness, name + "x")
+    assert len(left) == 1  # of another key
+    s3.fine("abort", f"s3://bucket/{name}x", left[0])
+    s3.fine("abort", f"s3://bucket/{name}x", left[0])
+    assert unfinished(witness, name + "x") == []
+
+
+def test_an_upload_whose_begin_was_not_heard_is_ended(
+    s3, proxy, witness, name, tmp_path
+):
+    file = write(tmp_path / "file", blob(PART + 1, seed=51))
+    proxy.inject("after", match=lambda r: r.method == "POST" and "uploads" in r.path)
+    s3.fine("up", file, f"s3://bucket/{name}")
+    assert proxy.count("POST", "uploads") == 2
+    assert unfinished(witness, name) == []
+
+
+def test_a_store_that_hides_its_uploads_is_stored_to(store, s3, witness, name, tmp_path):
+    allow = {
+        "Effect": "Allow",
+        "Action": ["s3:PutObject", "s3:AbortMultipartUpload"],
+        "Resource": "*",
+    }
+    key = store.new_user(store.client("iam"), name, [allow])
+    writer = store.probe(key=key, options=["--part", PART])
+    content = blob(PART + 1, seed=52)
+    done = writer("up", write(tmp_path / "file", content), f"s3://bucket/{name}")
+    assert done.returncode == 0, done.stderr
+    assert "s3:ListBucketMultipartUploads" in done.stderr
+    assert stored(witness, name) == content
+
+
 def test_an_upload_that_is_refused_leaves_no_parts(s3, proxy, witness, name, tmp_path):
     file = write(tmp_path / "file", blob(2 * PART, seed=4))
     refusal = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
@@ -465,6 +514,7 @@ def test_killed_at_any_moment(s3, proxy, witness, name, tmp_path, verb):
         found = stored(witness, name) if verb == "up" else back.read_bytes()
         assert found in (old, new), turn
     s3.fine(*words)
+    assert unfinished(witness, name) == []  # whatever the dead ones had begun
     assert (stored(witness, name) if verb == "up" else back.read_bytes()) == new
 
 

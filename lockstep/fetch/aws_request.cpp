@@ -171,12 +171,13 @@ Result<HttpRequest> Call::make() const {
   http.body = body_;
   http.body_source = request_.body_source;
   http.sink = request_.sink;
+  http.target = request_.target;
   http.stopped = options_.stopped;
   http.connect_timeout = options_.connect_timeout;
   http.stall_timeout = options_.stall_timeout;
   http.total_timeout =
       std::max<Duration>(deadline_.left(*options_.clock), Duration(1));
-  http.fresh = !request_.repeatable;
+  http.fresh = request_.fresh || !request_.repeatable;
   http.ca_file = options_.settings.ca_file();
   const std::string path = endpoint_.base + request_.path;
   const std::string query = encode_query(request_.query);

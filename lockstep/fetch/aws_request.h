@@ -53,12 +53,14 @@ struct AwsRequest {
   const BodySource* body_source = nullptr;
   std::string body_sha256;
   bool repeatable = true;
+  bool fresh = false;  // as HttpRequest::fresh: attempts counts every sending
   bool sign = true;
   // A 2xx body must be whole XML: one that is not counts as cut. An <Error>
   // inside a 200 counts as what it says.
   bool expect_xml = false;
   std::function<bool(std::string_view)> sink;  // as HttpRequest::sink
-  std::function<void()> rewind;  // before the sink is fed from the start again
+  BodyTarget* target = nullptr;                // as HttpRequest::target
+  std::function<void()> rewind;  // before either is fed from the start again
   // Codes that mean "not yet" for this call (eventual consistency): repeated
   // like throttling until the deadline.
   std::vector<std::string> not_yet;

@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <charconv>
+#include <cstring>
 #include <mutex>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/fetch/curl_library.h"
+#include "lockstep/fetch/http_head.h"
+#include "lockstep/fetch/plain_http.h"
 
 namespace lockstep::fetch {
 namespace {
@@ -20,10 +21,6 @@ namespace {
 constexpr size_t kLargestBody = size_t{64} << 20;
 constexpr size_t kLarge = size_t{1} << 20;
 constexpr long kBuffer = 1L << 18;  // stays in the processor's cache
-
-bool is_success(int status) {
-  return status >= 200 && status < 300;
-}
 
 // One exchange as its callbacks see it.
 struct Exchange {
@@ -37,29 +34,18 @@ struct Exchange {
 };
 
 size_t on_header(char* data, size_t size, size_t count, void* self) {
-  auto& response = static_cast<Exchange*>(self)->response;
-  const std::string_view line(data, size * count);
-  if (line.starts_with("HTTP/")) {
-    response.headers.clear();  // "100 Continue" comes before what counts
-    response.status = 0;
-    const auto space = line.find(' ');
-    if (space != std::string_view::npos && line.size() >= space + 4) {
-      std::from_chars(
-          line.data() + space + 1, line.data() + space + 4, response.status);
-    }
-  } else if (
-      const auto colon = line.find(':'); colon != std::string_view::npos) {
-    response.headers[lower(line.substr(0, colon))] =
-        std::string(trim(line.substr(colon + 1)));
-  }
+  take_head_line(static_cast<Exchange*>(self)->response, {data, size * count});
   return size * count;
 }
 
 size_t on_body(char* data, size_t size, size_t count, void* self) {
   auto& exchange = *static_cast<Exchange*>(self);
   const std::string_view bytes(data, size * count);
-  if (exchange.request->sink && is_success(exchange.response.status)) {
-    exchange.sink_refused = !exchange.request->sink(bytes);
+  const HttpRequest& request = *exchange.request;
+  const bool taken = request.sink || request.target != nullptr;
+  if (taken && is_success(exchange.response.status)) {
+    exchange.sink_refused =
+        !(request.sink ? request.sink(bytes) : feed(*request.target, bytes));
     return exchange.sink_refused ? 0 : bytes.size();
   }
   if (exchange.response.body.size() + bytes.size() > kLargestBody) {
@@ -179,6 +165,7 @@ class CurlTransport : public HttpTransport {
 
   std::mutex mutex_;
   std::vector<CURL*> idle_;
+  PlainHttp plain_;
 };
 
 CURL* CurlTransport::take(const CurlLibrary& curl) {
@@ -252,6 +239,11 @@ void set_headers(HeaderList& list, const HttpRequest& request) {
 }
 
 Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
+  if (PlainHttp::serves(request)) {
+    if (auto done = plain_.exchange(request)) {
+      return std::move(*done);
+    }
+  }
   LOCKSTEP_ASSIGN(const CurlLibrary* library, curl_library());
   const CurlLibrary& curl = *library;
   CURL* handle = take(curl);
@@ -295,7 +287,7 @@ Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
     curl.easy_setopt(handle, CURLOPT_XFERINFODATA, &exchange);
     curl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
   }
-  if (request.sink) {
+  if (request.sink || request.target != nullptr) {
     curl.easy_setopt(handle, CURLOPT_BUFFERSIZE, kBuffer);
   }
   if (request.direct) {
@@ -325,6 +317,22 @@ Result<HttpResponse> CurlTransport::exchange(const HttpRequest& request) {
 }
 
 }  // namespace
+
+bool feed(BodyTarget& target, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::span<char> room = target.room();
+    const size_t count = std::min(room.size(), bytes.size());
+    if (count == 0) {
+      return false;
+    }
+    std::memcpy(room.data(), bytes.data(), count);
+    bytes.remove_prefix(count);
+    if (!target.filled(count)) {
+      return false;
+    }
+  }
+  return true;
+}
 
 HttpTransport& real_transport() {
   // Never destroyed: threads may still be in an exchange when main returns.
@@ -356,10 +364,13 @@ Result<HttpResponse> FakeTransport::exchange(const HttpRequest& request) {
     asked.request.body_source = nullptr;
   }
   asked.request.sink = nullptr;
+  asked.request.target = nullptr;
   state_->asked.push_back(asked);
   Result<HttpResponse> response = state_->answer(state_->asked.back());
-  if (response && request.sink && is_success(response->status)) {
-    if (!request.sink(response->body)) {
+  const bool taken = request.sink || request.target != nullptr;
+  if (response && taken && is_success(response->status)) {
+    if (!(request.sink ? request.sink(response->body)
+                       : feed(*request.target, response->body))) {
       return Error(ErrorCode::kIo, "what came could not be stored");
     }
     response->body.clear();

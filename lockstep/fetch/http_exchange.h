@@ -36,6 +36,18 @@ struct BodySource {
   std::function<bool(uint64_t offset, std::span<char> into)> read;
 };
 
+// Memory that a body is received into, by its owner's measure.
+class BodyTarget {
+ public:
+  virtual ~BodyTarget() = default;
+  // Where the next bytes may go; empty: no more is taken.
+  virtual std::span<char> room() = 0;
+  // So many stand at the start of the room now. False ends the exchange.
+  virtual bool filled(size_t count) = 0;
+};
+// Copies all of them there; false: not all are taken.
+bool feed(BodyTarget& target, std::string_view bytes);
+
 struct HttpRequest {
   std::string method = "GET";
   std::string url;  // encoded, sent as it stands
@@ -46,6 +58,8 @@ struct HttpRequest {
   // Takes the body of a 2xx answer instead of HttpResponse::body, in pieces;
   // false ends the exchange with kIo.
   std::function<bool(std::string_view)> sink;
+  // Instead of a sink, for large bodies; outlives the call. Full: kIo.
+  BodyTarget* target = nullptr;
   std::function<bool()> stopped;  // asked now and then
   Duration connect_timeout = std::chrono::seconds(10);
   Duration stall_timeout = std::chrono::seconds(30);  // no byte for so long
@@ -74,7 +88,8 @@ class HttpTransport {
 };
 
 // Over libcurl, HTTP/1.1, proxies of the environment honoured, redirects not
-// followed. One for the whole process.
+// followed; plain http into a target without it (fetch/plain_http.h). One for
+// the whole process.
 HttpTransport& real_transport();
 
 // Answers from a function; keeps what was asked (bodies copied). Thread-safe

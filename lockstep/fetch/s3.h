@@ -49,6 +49,14 @@ struct S3Object {
   std::map<std::string, std::string> metadata;  // of head and get alone
 };
 
+// An upload in parts that is not completed: it costs storage, and no list of
+// objects shows it.
+struct S3Upload {
+  std::string key;
+  std::string id;
+  int64_t begun = 0;  // Unix seconds; 0: unknown
+};
+
 // What must hold for a put; else the fault PreconditionFailed, kExists.
 struct S3Condition {
   bool absent = false;  // there is no such object
@@ -71,6 +79,9 @@ struct S3Options {
   bool anonymous = false;  // unsigned: public buckets
   // Where uploads that were broken off are remembered; empty: nowhere.
   os::Path state;
+  // When a key is stored in parts, uploads of it that are older are ended: no
+  // upload of ours takes that long. 0: never.
+  Duration stale = std::chrono::hours(24);
 };
 
 struct TransferOptions {
@@ -108,6 +119,12 @@ class S3 {
   Result<void> list(
       const S3Address& address,
       const std::function<Result<void>(S3Object)>& each);
+  // Uploads that are not completed, of keys that begin with address.key.
+  Result<void> list_uploads(
+      const S3Address& address,
+      const std::function<Result<void>(S3Upload)>& each);
+  // Takes the parts of one away; one that is gone: fine.
+  Result<void> abort_upload(const S3Address& address, const std::string& id);
   Result<void> make_bucket(const std::string& bucket);
 
   Result<Transferred> upload(

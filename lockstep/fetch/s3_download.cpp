@@ -3,117 +3,24 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/fetch/checksum.h"
+#include "lockstep/fetch/file_bytes.h"
+#include "lockstep/fetch/part_plan.h"
+#include "lockstep/fetch/part_writer.h"
 #include "lockstep/fetch/s3_state.h"
 #include "lockstep/fetch/workers.h"
 #include "lockstep/os/descriptor.h"
 
 namespace lockstep::fetch {
 namespace {
-
-Result<void> write_at(
-    int file,
-    const os::Path& path,
-    uint64_t offset,
-    std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count =
-        ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count <= 0) {
-      return os_error(
-          fmt::format("cannot write {}", path.string()),
-          count < 0 ? errno : ENOSPC);
-    }
-    offset += static_cast<uint64_t>(count);
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return {};
-}
-
-// What comes of one part, in its place in the file. libcurl hands it over in
-// small pieces; a write of each would pay for the file's lock every time.
-class PartWriter {
- public:
-  // One writer at a time has `turn`: the kernel lets in one a file, and those
-  // that wait in it spin while there is something to receive.
-  PartWriter(
-      std::mutex& turn,
-      int file,
-      const os::Path& path,
-      uint64_t offset,
-      uint64_t size)
-      : turn_(turn),
-        file_(file),
-        path_(path),
-        offset_(offset),
-        size_(size),
-        buffer_(std::make_unique_for_overwrite<char[]>(kBuffer)) {}
-
-  // An error too when more comes than the part has.
-  Result<void> add(std::string_view bytes) {
-    if (written_ + held_ + bytes.size() > size_) {
-      return Error(
-          ErrorCode::kUnavailable,
-          "the server sends more than the range it was asked for");
-    }
-    while (!bytes.empty()) {
-      const size_t count = std::min(bytes.size(), kBuffer - held_);
-      std::memcpy(buffer_.get() + held_, bytes.data(), count);
-      held_ += count;
-      bytes.remove_prefix(count);
-      if (held_ == kBuffer) {
-        LOCKSTEP_TRY(flush());
-      }
-    }
-    return {};
-  }
-  Result<void> flush() {
-    const std::string_view bytes(buffer_.get(), held_);
-    {
-      const std::lock_guard lock(turn_);
-      LOCKSTEP_TRY(write_at(file_, path_, offset_ + written_, bytes));
-    }
-    crc_ = crc32c(bytes, crc_);
-    written_ += held_;
-    held_ = 0;
-    return {};
-  }
-  void rewind() {
-    written_ = 0;
-    held_ = 0;
-    crc_ = 0;
-  }
-  uint64_t written() const { return written_; }
-  uint32_t crc() const { return crc_; }
-
- private:
-  static constexpr size_t kBuffer = size_t{256} << 10;  // stays in the cache
-
-  std::mutex& turn_;
-  int file_;
-  const os::Path& path_;
-  uint64_t offset_;
-  uint64_t size_;
-  std::unique_ptr<char[]> buffer_;
-  size_t held_ = 0;
-  uint64_t written_ = 0;
-  uint32_t crc_ = 0;
-};
 
 // A large object into <to>.part, part by part at their places. What is done
 // stands in <to>.part.mark: which object and version, then a line a part.
@@ -132,9 +39,9 @@ class Downloader {
         options_(options),
         part_(to.string() + ".part"),
         mark_(to.string() + ".part.mark"),
-        part_size_(s3.options.part_size),
-        done_((object.size + part_size_ - 1) / part_size_),
-        crcs_(done_.size()) {}
+        plan_{object.size, s3.options.part_size},
+        done_(plan_.count()),
+        crcs_(plan_.count()) {}
 
   Result<Transferred> run();
 
@@ -145,17 +52,13 @@ class Downloader {
         uri_encode(from_.to_string()),
         object_.etag,
         object_.size,
-        part_size_);
+        plan_.part_size);
   }
   Result<void> open();
   Result<void> read_mark();
   Result<void> fetch_part(size_t index);
   Result<void> note_done(size_t index, uint64_t bytes);
   Result<void> check();
-  uint64_t offset_of(size_t index) const { return index * part_size_; }
-  uint64_t size_of(size_t index) const {
-    return std::min(part_size_, object_.size - offset_of(index));
-  }
 
   S3::State& s3_;
   const S3Object& object_;
@@ -164,7 +67,7 @@ class Downloader {
   const TransferOptions& options_;
   os::Path part_;
   os::Path mark_;
-  uint64_t part_size_;
+  PartPlan plan_;
   std::vector<char> done_;
   std::vector<uint32_t> crcs_;
   os::Descriptor file_;
@@ -199,13 +102,13 @@ Result<void> Downloader::read_mark() {
           return {};
         }
         const auto buffer =
-            std::make_unique_for_overwrite<char[]>(size_of(index));
+            std::make_unique_for_overwrite<char[]>(plan_.size_of(index));
         LOCKSTEP_TRY(read_at(
             file_.get(),
             part_,
-            offset_of(index),
-            {buffer.get(), size_of(index)}));
-        crcs_[index] = crc32c({buffer.get(), size_of(index)});
+            plan_.offset_of(index),
+            {buffer.get(), plan_.size_of(index)}));
+        crcs_[index] = crc32c({buffer.get(), plan_.size_of(index)});
         return {};
       });
 }
@@ -230,7 +133,7 @@ Result<void> Downloader::open() {
     return os_error(fmt::format("cannot write {}", part_.string()), errno);
   }
   for (size_t i = 0; i < done_.size(); ++i) {
-    there_ += done_[i] != 0 ? size_of(i) : 0;
+    there_ += done_[i] != 0 ? plan_.size_of(i) : 0;
   }
   // Written anew, so that a line that was cut cannot become another number.
   std::string text = mark_head();
@@ -266,24 +169,17 @@ Result<void> Downloader::fetch_part(size_t index) {
   if (done_[index] != 0) {
     return {};
   }
-  const uint64_t begin = offset_of(index);
-  const uint64_t size = size_of(index);
+  const uint64_t begin = plan_.offset_of(index);
+  const uint64_t size = plan_.size_of(index);
   PartWriter writer(write_mutex_, file_.get(), part_, begin, size);
-  std::optional<Error> failed;
-  auto reply = s3_.get(
+  auto reply = s3_.get_into(
       from_,
       fmt::format("bytes={}-{}", begin, begin + size - 1),
       object_.etag,
-      [&](std::string_view bytes) {
-        if (auto added = writer.add(bytes); !added) {
-          failed = std::move(added.error());
-          return false;
-        }
-        return true;
-      },
+      writer,
       [&] { writer.rewind(); });
-  if (failed) {
-    return std::move(*failed);
+  if (writer.failed()) {
+    return std::move(*writer.failed());
   }
   if (!reply) {
     return std::move(reply.error());
@@ -307,7 +203,7 @@ Result<void> Downloader::check() {
   if (promised != object_.metadata.end()) {
     uint32_t whole = 0;
     for (size_t i = 0; i < crcs_.size(); ++i) {
-      whole = crc32c_join(whole, crcs_[i], size_of(i));
+      whole = crc32c_join(whole, crcs_[i], plan_.size_of(i));
     }
     found = crc_text(whole);
     wanted = promised->second;
@@ -349,30 +245,6 @@ Result<Transferred> Downloader::run() {
 }
 
 }  // namespace
-
-Result<void> place_file(const os::Path& path, std::string_view bytes) {
-  static std::atomic<uint64_t> counter{0};
-  const std::string temporary = fmt::format(
-      "{}.tmp-{}-{}", path.string(), ::getpid(), counter.fetch_add(1));
-  {
-    const os::Descriptor file(
-        ::open(
-            temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!file) {
-      return os_error(fmt::format("cannot write {}", path.string()), errno);
-    }
-    if (auto written = write_at(file.get(), path, 0, bytes); !written) {
-      ::unlink(temporary.c_str());
-      return written;
-    }
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary.c_str());
-    return os_error(fmt::format("cannot write {}", path.string()), reason);
-  }
-  return {};
-}
 
 Result<Transferred> S3::State::download(
     const S3Object& object,

@@ -1,11 +1,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -14,8 +12,9 @@
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/fetch/checksum.h"
+#include "lockstep/fetch/fetched_note.h"
+#include "lockstep/fetch/file_bytes.h"
 #include "lockstep/fetch/s3_state.h"
-#include "lockstep/fetch/s3_xml.h"
 #include "lockstep/fetch/workers.h"
 #include "lockstep/os/descriptor.h"
 
@@ -55,108 +54,6 @@ class Meter {
   uint64_t total_;
   std::mutex mutex_;
   uint64_t now_ = 0;
-};
-
-// Time of change in nanoseconds, and size: whether a file is still the one
-// that was written.
-struct Stamp {
-  uint64_t size = 0;
-  int64_t changed = 0;
-  bool operator==(const Stamp&) const = default;
-};
-
-std::optional<Stamp> stamp_of(const os::Path& path) {
-  struct stat facts{};
-  if (::lstat(path.c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    return std::nullopt;
-  }
-  return Stamp{
-      static_cast<uint64_t>(facts.st_size),
-      facts.st_mtim.tv_sec * int64_t{1000000000} + facts.st_mtim.tv_nsec};
-}
-
-// What an earlier call fetched: "ETAG SIZE CHANGED NAME" a line, the last one
-// of a name counts.
-class Fetched {
- public:
-  struct Entry {
-    std::string etag;
-    Stamp stamp;
-  };
-
-  explicit Fetched(os::Path path) : path_(std::move(path)) {}
-
-  void read() {
-    const auto text = os::real_files().read(path_);
-    std::string_view rest = text ? std::string_view(*text) : "";
-    for (size_t end = rest.find('\n'); end != std::string_view::npos;
-         end = rest.find('\n')) {
-      read_line(rest.substr(0, end));
-      rest.remove_prefix(end + 1);
-    }
-  }
-  Result<void> open() {
-    LOCKSTEP_TRY(rewrite());
-    file_ =
-        os::Descriptor(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-    if (!file_) {
-      return os_error(fmt::format("cannot write {}", path_.string()), errno);
-    }
-    return {};
-  }
-  // Thread-safe.
-  Result<void> add(const std::string& name, Entry entry) {
-    const std::string text = line(name, entry);
-    const std::lock_guard lock(mutex_);
-    entries[name] = std::move(entry);
-    if (::write(file_.get(), text.data(), text.size()) < 0) {
-      return os_error(fmt::format("cannot write {}", path_.string()), errno);
-    }
-    return {};
-  }
-  Result<void> rewrite() {
-    std::string text;
-    for (const auto& [name, entry] : entries) {
-      text += line(name, entry);
-    }
-    return os::real_files().write_atomic(path_, text);
-  }
-
-  std::map<std::string, Entry> entries;
-
- private:
-  static std::string line(const std::string& name, const Entry& entry) {
-    return fmt::format(
-        "{} {} {} {}\n",
-        uri_encode(entry.etag),
-        entry.stamp.size,
-        entry.stamp.changed,
-        uri_encode(name, true));
-  }
-  void read_line(std::string_view text) {
-    std::vector<std::string_view> words;
-    for (size_t at = 0; at <= text.size() && words.size() < 5;) {
-      const size_t end = std::min(text.find(' ', at), text.size());
-      words.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-    if (words.size() != 4) {
-      return;
-    }
-    Entry entry;
-    entry.etag = url_decode(words[0]);
-    std::from_chars(
-        words[1].data(), words[1].data() + words[1].size(), entry.stamp.size);
-    std::from_chars(
-        words[2].data(),
-        words[2].data() + words[2].size(),
-        entry.stamp.changed);
-    entries[url_decode(words[3])] = std::move(entry);
-  }
-
-  os::Path path_;
-  os::Descriptor file_;
-  std::mutex mutex_;
 };
 
 bool is_safe(const std::string& name) {

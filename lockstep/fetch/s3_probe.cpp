@@ -2,9 +2,11 @@
 //   s3_probe [--part BYTES] [--workers N] [--path|--virtual] [--endpoint URL]
 //            [--state FOLDER] [--retries N] [--backoff MS] [--stall S]
 //            [--clock S]   this machine's clock is wrong by so much
+//            [--stale S]   the age at which uploads of a key are ended
 //            COMMAND ARGUMENTS
 //   head ADDRESS | get ADDRESS | put ADDRESS TEXT [absent|etag=E]
 //   list ADDRESS | rm ADDRESS | mb BUCKET
+//   uploads ADDRESS | abort ADDRESS ID   uploads that are not completed
 //   up FILE ADDRESS [absent|etag=E] | down ADDRESS FILE
 //   up-folder FOLDER ADDRESS | down-folder ADDRESS FOLDER
 //   who          the source of the credentials
@@ -156,6 +158,17 @@ int run_words(S3Options options, const std::vector<std::string>& words) {
     });
     return listed ? 0 : fail(listed.error());
   }
+  if (command == "uploads") {
+    const auto listed = s3.list_uploads(*address, [](const S3Upload& upload) {
+      fmt::print("{} {} {}\n", upload.begun, upload.id, upload.key);
+      return Result<void>{};
+    });
+    return listed ? 0 : fail(listed.error());
+  }
+  if (command == "abort") {
+    const auto ended = s3.abort_upload(*address, words.at(2));
+    return ended ? 0 : fail(ended.error());
+  }
   TransferOptions transfer;
   const os::Instant begun = os::real_clock().now();
   if (command == "up") {
@@ -209,6 +222,8 @@ int main(int argc, char** argv) {
       options.endpoint = value;
     } else if (name == "--state") {
       options.state = value;
+    } else if (name == "--stale") {
+      options.stale = std::chrono::seconds(std::stoi(value));
     } else if (name == "--retries") {
       options.client.attempts = std::stoi(value);
     } else if (name == "--backoff") {

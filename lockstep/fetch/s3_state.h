@@ -4,8 +4,6 @@
 
 #include <map>
 #include <mutex>
-#include <optional>
-#include <span>
 
 #include "lockstep/fetch/s3.h"
 
@@ -13,6 +11,7 @@ namespace lockstep::fetch {
 
 // In the metadata of what we store: the CRC-32C of the whole object.
 inline constexpr const char* kCrcName = "lockstep-crc32c";
+inline constexpr std::string_view kMetadata = "x-amz-meta-";  // as headers
 
 std::string crc_text(uint32_t crc);  // "0a1b2c3d"
 
@@ -26,6 +25,7 @@ struct S3::State {
 
   std::string region_of(const std::string& bucket);
   bool is_https() const;
+  double server_time() const;  // Unix seconds, by the store's clock if known
   // A request to `address`, without its query, headers and body.
   AwsRequest
   request(const char* method, const char* action, const S3Address& address);
@@ -34,13 +34,13 @@ struct S3::State {
   Result<AwsReply> call(AwsRequest& request, const S3Address& address);
 
   Result<S3Object> head(const S3Address& address);
-  // One object's bytes; `range` is "" or "bytes=a-b", `etag` "" or what it
-  // must be. The sink's rewind is called before each further attempt.
-  Result<AwsReply> get(
+  // Some of one object's bytes, "bytes=a-b" of the version `etag`. `rewind` is
+  // called before each further attempt.
+  Result<AwsReply> get_into(
       const S3Address& address,
       const std::string& range,
       const std::string& etag,
-      const std::function<bool(std::string_view)>& sink,
+      BodyTarget& target,
       const std::function<void()>& rewind);
   Result<std::string> put(
       const S3Address& address,
@@ -65,9 +65,10 @@ struct S3::State {
 
 S3Object object_of(const AwsReply& reply, const std::string& key);
 void add_condition(AwsRequest& request, const S3Condition& condition);
+std::string md5_hex(std::string_view bytes);
 // The header's value of an MD5, for https, where the signature does not cover
 // the body.
-std::string content_md5(const std::string& md5_hex);
+std::string content_md5(const std::string& hex);
 // Whether an ETag is the MD5 of the content.
 bool is_md5(const std::string& etag);
 // kCorrupt when the bytes are not what the object's description promises.
@@ -75,11 +76,5 @@ Result<void> check_content(
     const S3Address& address,
     const S3Object& object,
     std::string_view bytes);
-
-// Writes a whole file under a temporary name and renames it; not synced.
-Result<void> place_file(const os::Path& path, std::string_view bytes);
-// All of [offset, offset + size) of a file, or an error that names it.
-Result<void>
-read_at(int file, const os::Path& path, uint64_t offset, std::span<char> into);
 
 }  // namespace lockstep::fetch

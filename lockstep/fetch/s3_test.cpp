@@ -232,6 +232,143 @@ TEST_F(S3Test, AFileThatChangesWhileItIsStored) {
   EXPECT_TRUE(aborted);
 }
 
+std::string upload_xml(
+    const std::string& key,
+    const std::string& id,
+    const std::string& begun) {
+  return "<Upload><Key>" + key + "</Key><UploadId>" + id +
+         "</UploadId><Initiated>" + begun + "</Initiated></Upload>";
+}
+
+// A store with uploads of "k" that were begun at different times, and a client
+// whose clock stands at 2026-11-15T10:00:00Z.
+class StaleUploads : public S3Test {
+ protected:
+  void SetUp() override {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "lockstep-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    std::ofstream(folder_ / "file") << std::string(100, 'a');
+    clock_.advance(
+        std::chrono::seconds(
+            1794736800 - static_cast<int64_t>(clock_.unix_seconds())));
+    options_.part_size = 40;
+    options_.endpoint = "http://h";
+    options_.state = folder_ / "state";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  HttpResponse reply(const FakeTransport::Asked& asked) {
+    const std::string& url = asked.request.url;
+    const std::string& method = asked.request.method;
+    if (method == "GET" && url.find("uploads=") != std::string::npos) {
+      return answer(
+          200,
+          "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>" +
+              upload_xml("k", "old", "2026-11-14T09:00:00.000Z") +
+              upload_xml("k", "today", "2026-11-15T08:00:00.000Z") +
+              upload_xml("k", "now", "2026-11-15T09:59:00.000Z") +
+              upload_xml("k2", "other", "2020-01-01T00:00:00.000Z") +
+              "</ListMultipartUploadsResult>");
+    }
+    if (method == "DELETE") {
+      ended_.push_back(url.substr(url.find("uploadId=") + 9));
+      return answer(204);
+    }
+    if (method == "POST" && url.find("uploads=") != std::string::npos) {
+      return begin_;
+    }
+    HttpResponse out = answer(
+        200,
+        method == "POST" ? "<CompleteMultipartUploadResult><ETag>e</ETag>"
+                           "</CompleteMultipartUploadResult>"
+                         : "");
+    out.headers["etag"] = "e";
+    return out;
+  }
+  Result<Transferred> store() {
+    auto s3 = make(
+        [this](const FakeTransport::Asked& asked) { return reply(asked); },
+        options_);
+    return s3.upload(folder_ / "file", {"my-bucket", "k"});
+  }
+
+  std::filesystem::path folder_;
+  S3Options options_;
+  HttpResponse begin_ = answer(
+      200,
+      "<InitiateMultipartUploadResult><UploadId>u</UploadId>"
+      "</InitiateMultipartUploadResult>");
+  std::vector<std::string> ended_;
+};
+
+TEST_F(StaleUploads, OnlyOldOnesOfTheKeyAreEnded) {
+  const auto done = store();
+  ASSERT_TRUE(done) << done.error().to_string();
+  EXPECT_THAT(ended_, ElementsAre("old"));
+  options_.stale = Duration(0);
+  ended_.clear();
+  ASSERT_TRUE(store());
+  EXPECT_THAT(ended_, ElementsAre());
+}
+
+TEST_F(StaleUploads, OneThatWasBegunAndNeverNoted) {
+  // The store was asked, and no answer came: there may be one by now.
+  const HttpResponse fine = begin_;
+  begin_ = answer(503);
+  options_.client.attempts = 1;
+  ASSERT_FALSE(store());
+  begin_ = fine;
+  ended_.clear();
+  clock_.advance(std::chrono::minutes(3));
+  ASSERT_TRUE(store());
+  EXPECT_THAT(ended_, ElementsAre("old", "now"));
+  // What is noted is forgotten with the upload.
+  ended_.clear();
+  ASSERT_TRUE(store());
+  EXPECT_THAT(ended_, ElementsAre("old"));
+}
+
+TEST_F(StaleUploads, ARefusalLeavesNoNote) {
+  begin_ = answer(403);
+  ASSERT_FALSE(store());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "state" / "uploads"));
+}
+
+TEST_F(S3Test, ListsUploadsPageByPage) {
+  auto s3 = make([](const FakeTransport::Asked& asked) {
+    const std::string& url = asked.request.url;
+    const bool second = url.find("key-marker=a%20b") != std::string::npos &&
+                        url.find("upload-id-marker=1") != std::string::npos;
+    return answer(
+        200,
+        "<ListMultipartUploadsResult><EncodingType>url</EncodingType>" +
+            upload_xml(second ? "c" : "a+b", second ? "2" : "1", "?") +
+            (second ? ""
+                    : "<IsTruncated>true</IsTruncated><NextKeyMarker>a+b"
+                      "</NextKeyMarker><NextUploadIdMarker>1"
+                      "</NextUploadIdMarker>") +
+            "</ListMultipartUploadsResult>");
+  });
+  std::vector<std::string> found;
+  ASSERT_TRUE(s3.list_uploads({"my-bucket", ""}, [&](const S3Upload& one) {
+    found.push_back(one.key + "=" + one.id);
+    EXPECT_EQ(one.begun, 0);
+    return Result<void>{};
+  }));
+  EXPECT_THAT(found, ElementsAre("a b=1", "c=2"));
+  auto endless = make([](const auto&) {
+    return answer(
+        200,
+        "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>"
+        "<NextKeyMarker>k</NextKeyMarker></ListMultipartUploadsResult>");
+  });
+  const auto listed = endless.list_uploads(
+      {"my-bucket", ""}, [](const S3Upload&) { return Result<void>{}; });
+  ASSERT_FALSE(listed);
+  EXPECT_EQ(listed.error().code(), ErrorCode::kCorrupt);
+}
+
 TEST(S3Xml, WhatCannotBe) {
   const auto list = [](const std::string& text) {
     return read_list(**parse_xml(text));
@@ -248,6 +385,16 @@ TEST(S3Xml, WhatCannotBe) {
   EXPECT_FALSE(read_parts(**parse_xml(
       "<ListPartsResult><UploadId>u</UploadId><Part><PartNumber>0</PartNumber>"
       "<Size>1</Size></Part></ListPartsResult>")));
+  const auto uploads = [](const std::string& inside) {
+    return read_uploads(**parse_xml(
+        "<ListMultipartUploadsResult>" + inside +
+        "</ListMultipartUploadsResult>"));
+  };
+  EXPECT_TRUE(uploads(""));
+  EXPECT_FALSE(read_uploads(**parse_xml("<Other/>")));
+  EXPECT_FALSE(uploads("<Upload><Key>k</Key></Upload>"));
+  EXPECT_FALSE(uploads("<Upload><UploadId>u</UploadId></Upload>"));
+  EXPECT_FALSE(uploads("<IsTruncated>true</IsTruncated>"));
   EXPECT_EQ(url_decode("a%2Bb+c%zz%4"), "a+b c%zz%4");
 }
 

@@ -103,6 +103,36 @@ Result<S3Parts> read_parts(const pugi::xml_document& document) {
   return out;
 }
 
+Result<S3Uploads> read_uploads(const pugi::xml_document& document) {
+  const pugi::xml_node root = document.child("ListMultipartUploadsResult");
+  if (!root) {
+    return unexpected("ListMultipartUploadsResult");
+  }
+  const bool encoded = xml_text(root, "EncodingType") == "url";
+  const auto decoded = [&](std::string_view text) {
+    return encoded ? url_decode(text) : std::string(text);
+  };
+  S3Uploads out;
+  for (const pugi::xml_node& node : root.children("Upload")) {
+    S3Upload upload;
+    upload.key = decoded(node.child("Key").child_value());
+    upload.id = xml_text(node, "UploadId");
+    upload.begun = parse_iso_date(xml_text(node, "Initiated")).value_or(0);
+    if (upload.key.empty() || upload.id.empty()) {
+      return unexpected("Key and UploadId of an upload");
+    }
+    out.uploads.push_back(std::move(upload));
+  }
+  if (is_true(xml_text(root, "IsTruncated"))) {
+    out.next_key = decoded(root.child("NextKeyMarker").child_value());
+    out.next_id = xml_text(root, "NextUploadIdMarker");
+    if (out.next_key.empty()) {
+      return unexpected("NextKeyMarker");
+    }
+  }
+  return out;
+}
+
 Result<std::string> read_upload_id(const pugi::xml_document& document) {
   std::string id = xml_text(document, "InitiateMultipartUploadResult/UploadId");
   if (id.empty()) {

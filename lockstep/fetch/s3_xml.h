@@ -28,6 +28,13 @@ struct S3Parts {
 };
 Result<S3Parts> read_parts(const pugi::xml_document& document);
 
+struct S3Uploads {
+  std::vector<S3Upload> uploads;
+  std::string next_key;  // markers of the next page; empty: the last
+  std::string next_id;
+};
+Result<S3Uploads> read_uploads(const pugi::xml_document& document);
+
 // Of a multipart upload that was begun.
 Result<std::string> read_upload_id(const pugi::xml_document& document);
 

@@ -39,7 +39,8 @@ std::optional<UploadJournal::Entry> UploadJournal::read() const {
       found.value("upload", ""),
       found.value("size", uint64_t{0}),
       found.value("part_size", uint64_t{0}),
-      found.value("crc32c", "")};
+      found.value("crc32c", ""),
+      found.value("begun", int64_t{0})};
 }
 
 void UploadJournal::write(const Entry& entry) {
@@ -48,7 +49,8 @@ void UploadJournal::write(const Entry& entry) {
       {"upload", entry.upload_id},
       {"size", entry.size},
       {"part_size", entry.part_size},
-      {"crc32c", entry.crc}}.dump();
+      {"crc32c", entry.crc},
+      {"begun", entry.begun}}.dump();
   if (file_ && (::ftruncate(file_.get(), 0) != 0 ||
                 ::pwrite(file_.get(), text.data(), text.size(), 0) < 0)) {
     forget();
