@@ -53,11 +53,11 @@ class Site:
         )
         return 200, f"<r><imageId>{made['ImageId']}</imageId></r>"
 
-    def instances(self, cluster=None):
-        names = [cluster] if cluster else ["*"]
-        pages = self.ec2.get_paginator("describe_instances").paginate(
-            Filters=[{"Name": "tag:lockstep:cluster", "Values": names}]
-        )
+    def instances(self, cluster=None, states=None):
+        filters = [{"Name": "tag:lockstep:cluster", "Values": [cluster or "*"]}]
+        if states:
+            filters.append({"Name": "instance-state-name", "Values": states})
+        pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return [
             one
             for page in pages
@@ -66,11 +66,7 @@ class Site:
         ]
 
     def live(self, cluster=None):
-        return [
-            one
-            for one in self.instances(cluster)
-            if one["State"]["Name"] not in ("terminated", "shutting-down")
-        ]
+        return self.instances(cluster, ["pending", "running", "stopping", "stopped"])
 
     def others(self, cluster="*"):
         """Key pairs, groups and disks with our tag."""

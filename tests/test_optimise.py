@@ -21,9 +21,9 @@ class Quotas(Machines):
 
     types = {}
 
-    def see(self, instance, state, one):
-        self.types[one.get("PrivateIpAddress")] = one["InstanceType"]
-        super().see(instance, state, one)
+    def see(self, instance, one):
+        self.types[one["PrivateIpAddress"]] = one["InstanceType"]
+        super().see(instance, one)
 
     def wait_until_up(self, host):
         super().wait_until_up(host)

@@ -197,8 +197,9 @@ def sweep():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def free_subnet(token):
-    """A 10.x.y.0/24 that no address and no route of this machine touches."""
+def free_subnet(token, prefix=24):
+    """A network of 10.0.0.0/8 that no address and no route of this machine
+    touches."""
     taken = []
     for link in json.loads(command("ip", "-json", "-4", "addr")):
         for address in link.get("addr_info", []):
@@ -207,20 +208,21 @@ def free_subnet(token):
     for route in json.loads(command("ip", "-json", "-4", "route")):
         if route["dst"] != "default":
             taken.append(ipaddress.ip_network(route["dst"], strict=False))
-    first = int(token, 16)
-    for step in range(1 << 16):
-        number = (first + step) % (1 << 16)
-        subnet = ipaddress.ip_network(f"10.{number >> 8}.{number & 255}.0/24")
+    all_of_them = 1 << (prefix - 8)
+    for step in range(all_of_them):
+        number = (int(token, 16) + step) % all_of_them
+        start = ipaddress.ip_address("10.0.0.0") + (number << (32 - prefix))
+        subnet = ipaddress.ip_network(f"{start}/{prefix}")
         if not any(subnet.overlaps(other) for other in taken):
             return subnet
-    raise RuntimeError("no free 10.x.y.0/24")
+    raise RuntimeError(f"no free /{prefix} in 10.0.0.0/8")
 
 
 class Host:
-    def __init__(self, bed, index):
+    def __init__(self, bed, index, address=None):
         self.alias = f"n{index + 1}"  # as clients call it
         self.hostname = f"node{index + 1}"
-        self.address = str(bed.subnet[11 + index])
+        self.address = address or str(bed.subnet[11 + index])
         self.veth = f"lk{bed.token}v{index + 1}"
         self.namespace = f"lk{bed.token}n{index + 1}"
         self.folder = bed.folder / self.alias
@@ -232,6 +234,8 @@ class Host:
 
 class Hosts(Bed):
     """`etc_hosts`: extra lines of /etc/hosts by host, {"n1": "10.0.0.9 other"}."""
+
+    prefix = 24  # of the subnet
 
     def __init__(self, count=4, etc_hosts=None):
         super().__init__()
@@ -417,7 +421,7 @@ class Hosts(Bed):
     # Set-up.
 
     def make_bridge(self):
-        self.subnet = free_subnet(self.token)
+        self.subnet = free_subnet(self.token, self.prefix)
         command("ip", "link", "add", self.bridge, "type", "bridge")
         address = f"{self.subnet[1]}/{self.subnet.prefixlen}"
         command("ip", "addr", "add", address, "dev", self.bridge)

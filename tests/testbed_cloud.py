@@ -262,6 +262,8 @@ class LeaseHosts(Hosts):
 class Machines(LeaseHosts):
     """The instances of a Cloud as hosts, from launch to end."""
 
+    prefix = 20  # moto gives no address twice: room for a long soak
+
     def __init__(self, cloud):
         super().__init__(count=0)
         self.cloud = cloud
@@ -303,41 +305,57 @@ class Machines(LeaseHosts):
         assert not self.errors, self.errors
 
     def follow(self):
+        """moto answers 500 now and then while machines come and go: only one
+        that goes on failing is an error."""
+        failures = 0
         while not self.closing:
             try:
                 self.look()
+                failures = 0
             except Exception as error:  # told when the bed closes
-                if not self.closing:
+                failures += 1
+                if failures == 5 and not self.closing:
                     self.errors.append(repr(error))
                     return
             self.cloud.changed.wait(0.2)
             self.cloud.changed.clear()
 
     def look(self):
+        """Of the living alone: moto keeps the dead for good, and a look at all
+        of them would cost more with each."""
         pages = self.ec2.get_paginator("describe_instances").paginate(
-            Filters=[{"Name": "subnet-id", "Values": [self.subnet_id]}]
+            Filters=[
+                {"Name": "subnet-id", "Values": [self.subnet_id]},
+                {"Name": "instance-state-name", "Values": ["pending", "running"]},
+            ]
         )
-        for page in pages:
-            for reservation in page["Reservations"]:
-                for one in reservation["Instances"]:
-                    self.see(one["InstanceId"], one["State"]["Name"], one)
+        living = {
+            one["InstanceId"]: one
+            for page in pages
+            for reservation in page["Reservations"]
+            for one in reservation["Instances"]
+        }
+        for instance, one in living.items():
+            if instance not in self.starting:
+                self.starting.add(instance)
+                self.see(instance, one)
         for instance, alias in list(self.by_instance.items()):
-            if instance not in self.over and self.shutdowns(alias):
+            if instance in self.over:
+                continue
+            if instance not in living:
+                self.end_host(instance)
+            elif self.shutdowns(alias):
                 # Terminate-on-shutdown: what the cloud does by itself.
                 self.end_host(instance)
                 self.ec2.terminate_instances(InstanceIds=[instance])
 
-    def see(self, instance, state, one):
-        if state in ("pending", "running") and instance not in self.starting:
-            self.starting.add(instance)
-            if not self.mute(one):
-                self.bring_up(instance, one["PrivateIpAddress"])
-        elif state in ("shutting-down", "terminated") and instance in self.by_instance:
-            self.end_host(instance)
+    def see(self, instance, one):
+        """For the first time."""
+        if not self.mute(one):
+            self.bring_up(instance, one["PrivateIpAddress"])
 
     def bring_up(self, instance, address):
-        host = Host(self, len(self.hosts))
-        host.address = address
+        host = Host(self, len(self.hosts), address)
         self.hosts[host.alias] = host
         self.write_ssh_config()
         boot = threading.Thread(target=self.first_boot, args=[instance, host])
