@@ -55,6 +55,8 @@ function(lockstep_test)
   if(ARG_TORCH)
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/seeded.cpp)
     target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  else()
+    target_compile_options(${target} PRIVATE -O1)  # a quarter less to compile
   endif()
   gtest_discover_tests(${target} TEST_PREFIX "${ARG_NAME}."
     DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60

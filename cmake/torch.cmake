@@ -18,6 +18,8 @@ endif()
 # libstdc++ first: some wheels export parts of an older one (std::filesystem),
 # which would shadow it and crash.
 add_library(lockstep_torch INTERFACE)
+# The fmt of the wheel, which has no compiled half for us (lockstep/base/fmt.cpp).
+target_compile_definitions(lockstep_torch INTERFACE FMT_HEADER_ONLY=1)
 if(LOCKSTEP_CUDA)
   set(Torch_DIR "${LOCKSTEP_TORCH}/share/cmake/Torch" CACHE PATH "" FORCE)
   find_package(Torch REQUIRED)

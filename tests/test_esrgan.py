@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from torch_models import EsrganGenerator, Vgg19Features
 from trainer import assert_same_checkpoint, events
-from trainer import metrics, run_ranks, train, trained
+from trainer import metrics, refused, run_ranks, train, trained
 
 # One dense residual block, 32 x 24: a step takes some hundredths of a second.
 SMALL = [
@@ -50,12 +50,6 @@ def run(tmp_path_factory, folder):
     done = trained(*SMALL, f"data.root={folder}", f"out={out}")
     assert done.stderr.count("without the content term") == 1
     return out
-
-
-def refused(done, *words):
-    assert done.returncode == 2, done.stdout + done.stderr
-    for word in words:
-        assert word in done.stderr, done.stderr
 
 
 def test_defaults():

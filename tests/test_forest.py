@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits, make_classification, make_friedman1
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.model_selection import train_test_split
 from trainer import LOCKSTEP, TRAIN, clean_environment, events, metrics, run_ranks
-from trainer import train, trained
+from trainer import refused, train, trained
 
 MPIRUN = shutil.which("mpirun")
 SMALL = ["forest", "forest.trees=12", "forest.depth=8"]
@@ -260,12 +260,6 @@ def test_verb_test_scores_a_table(table, alone):
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")
     score = float(done.stdout.split("test_accuracy ")[1].split()[0])
     assert score > 0.75
-
-
-def refused(done, *parts):
-    assert done.returncode == 2, done.stdout + done.stderr
-    for part in parts:
-        assert part in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

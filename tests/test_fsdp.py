@@ -21,6 +21,7 @@ from trainer import (
     free_port,
     metadata,
     metrics,
+    refused,
     run_ranks,
     tensors,
     train,
@@ -344,14 +345,6 @@ def test_an_average_of_parts_resumes(tmp_path):
 
 
 # Bad input.
-
-
-def refused(done, *parts):
-    text = done.stdout + done.stderr
-    assert done.returncode == 2, text
-    for part in parts:
-        assert part in text, text
-    return text
 
 
 def test_a_recipe_without_blocks_refuses(tmp_path):

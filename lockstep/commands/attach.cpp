@@ -1,3 +1,5 @@
+
+#include <CLI/CLI.hpp>
 #include <csignal>
 
 #include "lockstep/commands/command.h"

@@ -4,7 +4,6 @@
 // settings, and how a verb ends. A verb is one file with one add_ function
 // that puts its subcommand into the tree; its callback sets exit_code.
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
 #include <optional>
@@ -16,6 +15,11 @@
 #include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
 #include "lockstep/record/run_directory.h"
+
+// A verb's own file includes CLI11, whose header alone takes five seconds.
+namespace CLI {
+class App;
+}
 
 namespace lockstep::commands {
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/node_sessions.h"
 

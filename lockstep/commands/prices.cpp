@@ -1,8 +1,10 @@
+
 #include "lockstep/cloud/prices.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 

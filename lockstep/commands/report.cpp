@@ -1,5 +1,6 @@
 #include "lockstep/commands/report.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>

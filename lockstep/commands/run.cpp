@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
+
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/mounts.h"
 #include "lockstep/commands/outputs.h"

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/node_sessions.h"
 
