@@ -3,8 +3,8 @@ documents with the token. Run inside the host's network namespace:
 
     python3 metadata_server.py FOLDER [ADDRESS [PORT]]
 
-Documents are files below FOLDER; one that is not there is a 404. What was asked
-is appended to FOLDER/asked."""
+Documents are files below FOLDER, a folder is the list of its names; what is not
+there is a 404. What was asked is appended to FOLDER/asked."""
 
 import http.server
 import pathlib
@@ -33,6 +33,8 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
             return self.answer(401)
         document = FOLDER / self.path.strip("/")
+        if document.is_dir() and self.path.endswith("/"):
+            return self.answer(200, "\n".join(sorted(one.name for one in document.iterdir())))
         if not document.is_file():
             return self.answer(404)
         return self.answer(200, document.read_text())

@@ -50,12 +50,14 @@ class Cloud(Bed):
         self.order_lock = threading.Lock()
         self.secret_seen = []  # requests in which a secret stood in the clear
         self.changed = threading.Event()
+        self.fronts = []
 
     def __enter__(self):
         try:
             self.open()
             self.moto_port = start_moto(self, MOTO_EC2_LOAD_DEFAULT_AMIS="true")
-            self.start_front()
+            self.url = self.listen("127.0.0.1")
+            self.front = self.fronts[0]
             self.make_user()
             return self
         except BaseException:
@@ -63,12 +65,13 @@ class Cloud(Bed):
             raise
 
     def __exit__(self, *_):
-        if hasattr(self, "front"):
-            self.front.shutdown()
-            self.front.server_close()
+        for front in self.fronts:
+            front.shutdown()
+            front.server_close()
         self.close()
 
-    def start_front(self):
+    def listen(self, address):
+        """Also there, for hosts of a bed, say; where that is."""
         cloud = self
 
         class Front(http.server.BaseHTTPRequestHandler):
@@ -82,10 +85,11 @@ class Cloud(Bed):
             def log_message(self, *_):
                 pass
 
-        self.front = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)
-        self.front.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.front.server_address[1]}"
-        threading.Thread(target=self.front.serve_forever, daemon=True).start()
+        front = http.server.ThreadingHTTPServer((address, 0), Front)
+        front.daemon_threads = True
+        self.fronts.append(front)
+        threading.Thread(target=front.serve_forever, daemon=True).start()
+        return f"http://{address}:{front.server_address[1]}"
 
     def make_user(self):
         """The witness may do everything: three calls that moto does not check,

@@ -200,16 +200,20 @@ os::Path ssh_config_file(const os::Path& folder) {
 Result<void> write_ssh_config(
     const os::Path& folder,
     const os::Path& key,
-    const std::vector<fleet::Node>& nodes) {
+    const std::vector<fleet::Node>& nodes,
+    ReachedFrom from) {
   std::string text, names;
   for (const fleet::Node& node : nodes) {
-    if (node.address().empty()) {
+    const std::string& address = from == ReachedFrom::kInside
+                                     ? node.instance.private_address
+                                     : node.address();
+    if (address.empty()) {
       continue;
     }
     text += fmt::format(
         "Host {}\n  HostName {}\n  HostKeyAlias {}\n  User {}\n",
         node.name,
-        node.address(),
+        address,
         node.instance.id,
         node.user.empty() ? "root" : node.user);
     names += " " + node.name;

@@ -62,11 +62,15 @@ class ClusterShell : public fleet::NodeShell {
 };
 
 os::Path ssh_config_file(const os::Path& folder);
+// From inside their network nodes are reached by their private addresses: the
+// group that is made lets in nodes by these alone.
+enum class ReachedFrom { kOutside, kInside };
 // Names of the nodes, for ssh -F; ~/.ssh/config stays in force behind it.
 Result<void> write_ssh_config(
     const os::Path& folder,
     const os::Path& key,
-    const std::vector<fleet::Node>& nodes);
+    const std::vector<fleet::Node>& nodes,
+    ReachedFrom from = ReachedFrom::kOutside);
 
 // The cluster's private key: the user's, which others must not be able to read,
 // or one that is made. And its public line.

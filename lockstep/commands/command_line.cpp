@@ -8,6 +8,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/node_notices.h"
+#include "lockstep/commands/renter.h"
 #include "lockstep/commands/uploader.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/container.h"
@@ -161,6 +162,9 @@ int run_command_line(int argc, char** argv) {
   }
   if (argc == 2 && std::string_view(argv[1]) == "uploader") {
     return uploader_main();
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "renter") {
+    return renter_main();
   }
   // Around a rank in a container, on its node.
   if (argc >= 4 && std::string_view(argv[1]) == "contain") {

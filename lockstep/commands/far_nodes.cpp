@@ -86,6 +86,7 @@ Result<void> bring(FarNode& node, const Mount& mount) {
            : reach::sync_file(*node.session, mount.path, &sent))
           .with_context("file_mounts." + mount.name));
   say_sent(node, mount.name.c_str(), sent);
+  node.mounts.push_back({mount.name, there});
   LOCKSTEP_TRY(node.session->call(
       "mount",
       {{"target", there.string()},

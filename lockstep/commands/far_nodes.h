@@ -16,6 +16,12 @@
 
 namespace lockstep::commands {
 
+// Something of `file_mounts` on a node.
+struct PlacedMount {
+  std::string name;
+  os::Path target;
+};
+
 struct FarNode {
   std::string host;  // as the user wrote it
   std::unique_ptr<reach::Session> session;
@@ -26,6 +32,7 @@ struct FarNode {
   os::Path program;  // lockstep itself there
   os::Path workdir, trainer;
   launch::Environment environment;
+  std::vector<PlacedMount> mounts;  // as they lie there
   std::string setup_log;
 };
 

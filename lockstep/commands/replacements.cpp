@@ -18,7 +18,7 @@ constexpr Duration kComesBack = std::chrono::minutes(2);
 }  // namespace
 
 struct Replacements::Missing {
-  bool is_leaving = false;
+  Absence absence;
   bool is_rented = false;  // another machine is there, and has not joined
   os::Instant since;
 };
@@ -43,7 +43,7 @@ Replacements::~Replacements() {
 
 bool Replacements::replace(const std::string& node, Missing& missing) {
   const auto rented = missing.is_rented ? Result<bool>(true)
-                                        : steps_.rent(node, missing.is_leaving);
+                                        : steps_.rent(node, missing.absence);
   missing.is_rented = rented && *rented;
   if (!missing.is_rented) {
     if (!rented && rented.error().code() != ErrorCode::kInterrupted) {
@@ -78,7 +78,10 @@ void Replacements::follow(const std::stop_token& stopped) {
           if (node->state == "leaving" || node->state == "lost") {
             Missing& one = missing[event.node];
             one.is_rented = false;
-            one.is_leaving |= node->state == "leaving";
+            one.absence.is_leaving |= node->state == "leaving";
+            // A machine that takes leave is lost a little later.
+            one.absence.since =
+                one.absence.since > 0 ? one.absence.since : event.time;
             one.since = os::real_clock().now();
           } else if (node->state == "up") {
             missing.erase(event.node);
@@ -87,7 +90,7 @@ void Replacements::follow(const std::stop_token& stopped) {
         .has_value();
     for (auto one = missing.begin(); one != missing.end();) {
       const bool is_over =
-          !one->second.is_leaving &&
+          !one->second.absence.is_leaving &&
           os::real_clock().now() - one->second.since > kComesBack;
       const bool is_done = is_over || (!stopped.stop_requested() &&
                                        replace(one->first, one->second));

@@ -3,7 +3,8 @@
 // Machines in place of those that the cloud took away, while a run goes on: a
 // thread follows the run's events, as they come to this machine, and for each
 // spot node that leaves or was lost has another one rented and joined. What
-// fails is told and tried again. The destructor stops it and waits.
+// fails is told and tried again. The destructor stops it and waits. Begun late,
+// it does what is still to be done: events are read from the first one on.
 
 #include <functional>
 #include <set>
@@ -15,10 +16,17 @@
 
 namespace lockstep::commands {
 
+// Why a node has to be replaced, as the run's events say.
+struct Absence {
+  bool is_leaving = false;  // its machine may be ended
+  double since = 0;         // Unix seconds
+};
+
 struct ReplacementSteps {
   // A machine that answers stands in the node's place; false: the old one
-  // lives, and none is needed. `is_leaving`: the old one may be ended.
-  std::function<Result<bool>(const std::string& node, bool is_leaving)> rent;
+  // lives, and none is needed.
+  std::function<Result<bool>(const std::string& node, const Absence& absence)>
+      rent;
   // It takes part in the run.
   std::function<Result<void>(const std::string& node)> join;
   std::function<void()> stop;  // a call of rent that goes on ends soon

@@ -1,20 +1,18 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <map>
-#include <mutex>
 
 #include "lockstep/base/log.h"
 #include "lockstep/commands/cluster_table.h"
 #include "lockstep/commands/costs.h"
 #include "lockstep/commands/node_sessions.h"
 #include "lockstep/commands/outputs.h"
+#include "lockstep/commands/renter.h"
 #include "lockstep/commands/run_machines.h"
 #include "lockstep/commands/run_plan.h"
-#include "lockstep/commands/spot_policy.h"
+#include "lockstep/commands/spot_renter.h"
 #include "lockstep/fleet/lease.h"
 #include "lockstep/record/event_log.h"
 
@@ -26,7 +24,6 @@ namespace fs = std::filesystem;
 // To fetch what the run left and to give the machines back.
 constexpr Duration kReserve = std::chrono::minutes(2);
 constexpr Duration kLongestKept = std::chrono::hours(24);
-constexpr Duration kReplacement = std::chrono::minutes(5);
 constexpr int kLostCode = 3;
 
 class CloudRun {
@@ -96,7 +93,10 @@ class CloudRun {
     fleet::FleetOptions options = open_.options();
     LOCKSTEP_ASSIGN(options.ssh_from, ssh_ranges(cluster_));
     options.public_key = key.public_line;
-    options.stopped = [this] { return interrupt_.happened() || is_over_; };
+    options.stopped = [this] {
+      return interrupt_.happened() || is_over_ ||
+             (rented_.is_heads_turn && rented_.is_heads_turn());
+    };
     options.addressed = [&](const std::vector<fleet::Node>& nodes) {
       return write_ssh_config(folder_, key.file, nodes);
     };
@@ -109,23 +109,22 @@ class CloudRun {
       *rented_.terms.life -= from_seconds(fleet::kShutdownSeconds);
     }
     rented_.give_back = [this] { (void)give_back(); };
+    renter_ = std::make_unique<SpotRenter>(SpotRenterOptions{
+        cluster_,
+        plan,
+        open_.cloud->provider.get(),
+        fleet_.get(),
+        rented_.since});
     rented_.gone = [this](const std::string& name) -> std::string {
-      // Never wait for a machine that is on its way.
-      const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (!lock) {
-        return "";
-      }
-      const auto alive = fleet_->nodes();
-      if (!alive || std::ranges::count(*alive, name, &fleet::Node::name) > 0) {
-        return "";
-      }
-      return "the cloud says that its machine has ended";
+      return renter_->has_ended(name)
+                 ? "the cloud says that its machine has ended"
+                 : "";
     };
     if (was_left_behind()) {
       rented_.began = tell_begun;
     }
     LOCKSTEP_ASSIGN(const auto nodes, fleet_->acquire(cluster_, plan));
-    note_spot(nodes, plan);
+    note_spot(nodes, plan, key);
     Result<int> code = 0;
     {
       const KeepAwake awake(open_, nodes);
@@ -136,79 +135,52 @@ class CloudRun {
   }
 
   // Machines of the spot market may be taken away: others are rented in their
-  // place for as long as this command lives.
+  // place by this command, and by the head where it can.
   void note_spot(
       const std::vector<fleet::Node>& nodes,
-      const fleet::Plan& plan) {
+      const fleet::Plan& plan,
+      const ClusterKey& key) {
     for (const fleet::Node& node : nodes) {
       if (node.instance.market == cloud::Market::kSpot) {
         rented_.spot.insert(node.name);
-        places_[node.name] = {node.instance.type, node.instance.zone};
+        renter_->note(node.name, {node.instance.type, node.instance.zone});
       }
     }
     if (rented_.spot.empty()) {
       return;
     }
-    rented_.replacement = kReplacement;
+    rented_.replacement = replacement_time();
     rented_.stop_renting = [this] { is_over_ = true; };
-    rented_.rent = [this, plan](const std::string& node, bool is_leaving) {
-      return rent_again(plan, node, is_leaving);
+    rented_.rent = [this](const std::string& node, const Absence& absence) {
+      return renter_->rent(node, absence);
     };
+    const std::string start = fmt::format(
+        "{} of {} machines are spot: others are rented in place of those that "
+        "are taken away",
+        rented_.spot.size(),
+        nodes.size());
+    std::string why = rented_.spot.contains(nodes.front().name)
+                          ? "the run ends with the first of them"
+                          : why_not_on_head(cluster_, launcher_);
+    if (why.empty()) {
+      auto orders = renter_orders({cluster_, plan, nodes, rented_.since, key});
+      if (orders) {
+        rented_.renter = std::move(*orders);
+        log_info(
+            fmt::format(
+                "{}; by the head once this machine was away for {}",
+                start,
+                format_duration(away_time())));
+        return;
+      }
+      why = orders.error().to_string();
+    }
     log_warning(
         fmt::format(
-            "{} of {} machines are spot: others are rented in place of those "
-            "that are taken away while this command runs; nothing is replaced "
-            "while this machine is off or away{}",
-            rented_.spot.size(),
-            nodes.size(),
-            rented_.spot.contains(nodes.front().name)
-                ? ", and the run ends with the first of them"
-                : ""));
-  }
-
-  Result<bool>
-  rent_again(fleet::Plan plan, const std::string& node, bool is_leaving) {
-    const std::lock_guard lock(mutex_);
-    LOCKSTEP_ASSIGN(const auto alive, fleet_->nodes());
-    const auto old = std::ranges::find(alive, node, &fleet::Node::name);
-    auto& since = missing_[node];
-    since = since.value_or(os::real_clock().now());
-    if (old != alive.end()) {
-      if (!is_leaving) {
-        return false;
-      }
-      LOCKSTEP_TRY(open_.cloud->provider->terminate({old->instance.id}));
-    }
-    const bool may_pay = os::real_clock().now() - *since >= spot_wait();
-    prefer_elsewhere(plan, cluster_, places_[node], may_pay);
-    LOCKSTEP_TRY(keep_to_the_end(plan));
-    LOCKSTEP_ASSIGN(const auto now, fleet_->acquire(cluster_, plan));
-    for (const fleet::Node& one : now) {
-      if (one.name == node) {
-        places_[node] = {one.instance.type, one.instance.zone};
-        missing_.erase(node);
-        return true;
-      }
-    }
-    return false;
-  }
-
-  // Budget and duration count from the first machine: acquire takes off what
-  // was spent, the time that passed is taken off here.
-  Result<void> keep_to_the_end(fleet::Plan& plan) {
-    if (!plan.longest_life || !cluster_.max_duration) {
-      return {};
-    }
-    const double passed = os::real_clock().unix_seconds() - rented_.since;
-    LOCKSTEP_ASSIGN(const auto cost, fleet_->cost());
-    const double spent =
-        cluster_.budget && plan.hourly_most > Money()
-            ? cost.so_far.dollars() / plan.hourly_most.dollars() * 3600
-            : 0;
-    plan.longest_life = std::min(
-        *plan.longest_life,
-        *cluster_.max_duration - from_seconds(passed - spent));
-    return {};
+            "{} while this command runs; nothing is replaced while this "
+            "machine is off or away: {}",
+            start,
+            why));
   }
 
   // Machines go back in every ending, once what the run left is here.
@@ -320,10 +292,8 @@ class CloudRun {
   OpenCluster open_;
   std::unique_ptr<fleet::Fleet> fleet_;
   Rented rented_;
-  std::mutex mutex_;  // of the fleet, once the run has begun
+  std::unique_ptr<SpotRenter> renter_;  // the fleet's guard during the run
   std::atomic<bool> is_over_ = false;
-  std::map<std::string, std::optional<os::Instant>> missing_;  // since when
-  std::map<std::string, TakenPlace> places_;  // where they were
   bool is_left_ = false;  // machines stay, and what is known of them
 };
 

@@ -14,6 +14,8 @@
 #include "lockstep/commands/mounts.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/remote.h"
+#include "lockstep/commands/renter.h"
+#include "lockstep/commands/renting_beat.h"
 #include "lockstep/commands/replacements.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
@@ -75,6 +77,8 @@ class HostsRun {
   const launch::RankPlan& rank_plan() const { return plan_; }
   const std::vector<std::string>& argv() const { return argv_; }
   const record::RunDirectory& run() const { return *run_; }
+  // Tells the head that we are here to rent; none: it never rents.
+  const RentingBeat* beat() const { return beat_.get(); }
 
   // Everything that ranks need is on every node; nothing runs yet.
   Result<void> prepare() {
@@ -117,6 +121,7 @@ class HostsRun {
     const std::vector<std::string> local = head_addresses(head, true);
     const std::vector<std::string> others = head_addresses(head, false);
     head_addresses_ = others.empty() ? local : others;
+    begin_beat();
     const auto started = on_each(nodes_, [&](FarNode& node) -> Result<void> {
       const auto index = static_cast<size_t>(&node - nodes_.data());
       return start_agent(node, index, index == 0 ? local : head_addresses_);
@@ -203,6 +208,17 @@ class HostsRun {
   }
 
  private:
+  void begin_beat() {
+    if (order_.rented != nullptr && !order_.rented->renter.empty()) {
+      beat_ = std::make_unique<RentingBeat>(
+          [host = nodes_[0].host, words = job_.resources.ssh_options] {
+            return reach::reach(host, reach_options(words));
+          },
+          head_directory(),
+          away_time());
+    }
+  }
+
   Preparation preparation() const {
     return {
         job_,
@@ -387,6 +403,9 @@ class HostsRun {
           std::max(0.0, os::real_clock().unix_seconds() - rented->since));
       spec.terms = rented->terms;
       spec.replacement = rented->replacement;
+      if (!rented->renter.empty()) {
+        spec.renter = with_mounts(rented->renter, nodes_[0].mounts);
+      }
       if (spec.timeout) {
         spec.timeout = *spec.timeout + spec.before;  // of the run, not of these
       }
@@ -436,7 +455,36 @@ class HostsRun {
   std::optional<record::RunDirectory> run_;
   enum class HeadState { kNone, kStarts, kRuns };
   std::atomic<HeadState> head_ = HeadState::kNone;
+  std::unique_ptr<RentingBeat> beat_;
 };
+
+// While the run is watched, others are rented in place of machines that are
+// taken away, unless the head does that.
+Result<int> watch_renting(
+    HostsRun& hosts,
+    Rented& rented,
+    const std::function<Result<int>()>& watch) {
+  const RentingBeat* beat = hosts.beat();
+  if (beat != nullptr) {
+    rented.is_heads_turn = [beat] { return !beat->is_ours(); };
+  }
+  Result<int> code = 0;
+  {
+    ReplacementSteps steps;
+    if (rented.rent) {
+      steps.rent = [&](const std::string& host, const Absence& absence) {
+        return beat != nullptr && !beat->is_ours() ? Result<bool>(false)
+                                                   : rented.rent(host, absence);
+      };
+    }
+    steps.join = [&](const std::string& host) { return hosts.rejoin(host); };
+    steps.stop = rented.stop_renting;
+    const Replacements replacements(hosts.run(), rented.spot, std::move(steps));
+    code = watch();
+  }
+  rented.is_heads_turn = nullptr;
+  return code;
+}
 
 }  // namespace
 
@@ -498,13 +546,9 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
     }
     watch.fetch_patience = kFetchPatience;
   }
-  const Replacements replacements(
-      hosts.run(),
-      rented.spot,
-      {rented.rent,
-       [&](const std::string& host) { return hosts.rejoin(host); },
-       rented.stop_renting});
-  return watch_run(hosts.run(), mirror.get(), signals, watch);
+  return watch_renting(hosts, rented, [&] {
+    return watch_run(hosts.run(), mirror.get(), signals, watch);
+  });
 }
 
 }  // namespace lockstep::commands

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/commands/replacements.h"
 #include "lockstep/commands/run_options.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/hosts.h"
@@ -27,8 +28,14 @@ struct Rented {
   // in the place of one, and who rents it (replacements.h); may be none.
   std::set<std::string> spot;
   Duration replacement{};
-  std::function<Result<bool>(const std::string& node, bool is_leaving)> rent;
+  std::function<Result<bool>(const std::string& node, const Absence& absence)>
+      rent;
   std::function<void()> stop_renting;
+  // Of the renter on the head (renter.h), with the cluster's key: it rents
+  // while this machine is away. Empty: nobody does then.
+  std::string renter;
+  // Whether it may be the head's turn to rent; may be none.
+  std::function<bool()> is_heads_turn;
   // Why that node will never answer again; empty: it may. May be none.
   std::function<std::string(const std::string& node)> gone;
   // The run has a life of its own from here on.

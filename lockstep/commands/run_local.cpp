@@ -14,6 +14,7 @@
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
 #include "lockstep/commands/uploader.h"
+#include "lockstep/launch/companion.h"
 #include "lockstep/launch/detached.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/launcher.h"
@@ -23,7 +24,6 @@
 #include "lockstep/launch/run_record.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/launch/supervisor.h"
-#include "lockstep/launch/uploading.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::commands {
@@ -151,7 +151,8 @@ Result<int> run_local(const RunOrder& order) {
         request.show_all);
     progress.say(headline(run.id(), state.world_size, 0, request.program));
     // What it has not stored at the end is run_and_store's.
-    const launch::Uploading uploading(own_program(), run.path(), uploader);
+    const launch::Companion uploading(
+        own_program(), "uploader", run.path(), uploader);
     outcome =
         launch::supervise(*launcher, request, run, state, signals, progress);
     progress.close();

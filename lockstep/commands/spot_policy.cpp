@@ -5,10 +5,21 @@
 
 namespace lockstep::commands {
 
+namespace {
+
+Duration told_by(const char* variable, Duration otherwise) {
+  const char* told = std::getenv(variable);
+  return told == nullptr ? otherwise : parse_duration(told).value_or(otherwise);
+}
+
+}  // namespace
+
 Duration spot_wait() {
-  constexpr Duration kWait = std::chrono::minutes(2);
-  const char* told = std::getenv("LOCKSTEP_SPOT_WAIT");
-  return told == nullptr ? kWait : parse_duration(told).value_or(kWait);
+  return told_by("LOCKSTEP_SPOT_WAIT", std::chrono::minutes(2));
+}
+
+Duration replacement_time() {
+  return told_by("LOCKSTEP_REPLACEMENT", std::chrono::minutes(5));
 }
 
 void prefer_elsewhere(

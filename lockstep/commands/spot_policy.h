@@ -17,6 +17,9 @@ struct TakenPlace {
 
 // 2 minutes; LOCKSTEP_SPOT_WAIT says otherwise.
 Duration spot_wait();
+// How long a run waits for a machine before it goes on with the nodes that are
+// left: 5 minutes; LOCKSTEP_REPLACEMENT says otherwise.
+Duration replacement_time();
 
 // Orders the places of the plan's groups of spot machines. `may_pay`: the wait
 // is over.

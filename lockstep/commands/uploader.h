@@ -1,7 +1,7 @@
 #pragma once
 
 // `lockstep uploader`: stores a run directory under `outputs` while ranks
-// write it (launch/uploading.h starts it, on the machine that has the
+// write it (launch/companion.h starts it, on the machine that has the
 // directory). Checkpoints go as soon as they stand still, other files every
 // few seconds, one at a time. It runs only when nobody else wants the
 // processor and the disk. An object is replaced whole or not at all; a file
@@ -22,7 +22,7 @@ enum class Keys {
   kOwn,   // the far machine has a role of its own
 };
 
-// One line for launch::Uploading; empty: the job stores nothing.
+// One line for launch::Companion; empty: the job stores nothing.
 Result<std::string> uploader_orders(
     const launch::Job& job,
     const record::RunDirectory& run,

@@ -4,6 +4,7 @@
 // which image, and what that costs, before anything is made. Asks the cloud,
 // changes nothing.
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,5 +52,10 @@ Result<Plan> make_plan(
     cloud::PriceBook& prices,
     const Cluster& cluster,
     const std::vector<int>& have = {});
+
+// A plan on its way to another machine, which acquires by it: without quotas
+// and notes, which were for the user.
+nlohmann::json to_json(const Plan& plan);
+Result<Plan> plan_from_json(const nlohmann::json& value);
 
 }  // namespace lockstep::fleet

@@ -34,6 +34,30 @@ TEST(Plan, PlacesGoFromTheFirstChoiceToTheLast) {
   EXPECT_NEAR(plan(world, cluster)->hourly_most.dollars(), 0.6, 0.01);
 }
 
+TEST(Plan, ComesBackAsItWas) {
+  World world;
+  Cluster cluster = small_cluster(2);
+  cluster.groups[0].use_spot = UseSpot::kAuto;
+  cluster.groups[0].fallback = {"m5.xlarge"};
+  cluster.budget = Money::from_dollars(5);
+  const auto made = plan(world, cluster);
+  ASSERT_TRUE(made) << made.error().to_string();
+  const auto read = plan_from_json(to_json(*made));
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_EQ(to_json(*read), to_json(*made));
+  ASSERT_EQ(read->groups[0].places.size(), made->groups[0].places.size());
+  const Place& last = read->groups[0].places.back();
+  EXPECT_EQ(last.where.market, cloud::Market::kOnDemand);
+  EXPECT_EQ(last.where.image, made->groups[0].places.back().where.image);
+  EXPECT_EQ(last.hourly, made->groups[0].places.back().hourly);
+  EXPECT_EQ(read->longest_life, made->longest_life);
+  EXPECT_TRUE(read->longest_life);
+  auto broken = to_json(*made);
+  broken["groups"][0]["places"][0]["disk"] = "large";
+  EXPECT_EQ(plan_from_json(broken).error().code(), ErrorCode::kCorrupt);
+  EXPECT_FALSE(plan_from_json(nlohmann::json::array()));
+}
+
 TEST(Plan, WithoutZonesTheCloudChoosesFirst) {
   World world;
   const auto made = plan(world, small_cluster(1));

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
+#include "lockstep/launch/companion.h"
 #include "lockstep/launch/console_file.h"
 #include "lockstep/launch/hub.h"
 #include "lockstep/launch/launcher.h"
@@ -21,7 +22,6 @@
 #include "lockstep/launch/shim_head.h"
 #include "lockstep/launch/slurm.h"
 #include "lockstep/launch/supervisor.h"
-#include "lockstep/launch/uploading.h"
 #include "lockstep/os/process.h"
 
 namespace lockstep::launch {
@@ -150,8 +150,8 @@ class Head {
   }
 
   int run_to_end() {
-    Uploading uploading(own_program_, run_.path(), spec_.uploader);
-    Result<RunOutcome> outcome = watch();
+    Companion uploading(own_program_, "uploader", run_.path(), spec_.uploader);
+    Result<RunOutcome> outcome = watch_renting();
     if (hub_ != nullptr) {
       constexpr Duration kFarewell = seconds(5);
       hub_->close(os::Deadline::after(kFarewell));
@@ -175,6 +175,30 @@ class Head {
   }
 
  private:
+  // Nothing is rented any more once the run has ended.
+  Result<RunOutcome> watch_renting() {
+    Companion renting(own_program_, "renter", run_.path(), renter_orders());
+    Result<RunOutcome> outcome = watch();
+    constexpr Duration kGivenBack = seconds(60);
+    if (!renting.finish(os::Deadline::after(kGivenBack))) {
+      log_warning("the renter did not end well: renter.log tells why");
+    }
+    return outcome;
+  }
+
+  std::string renter_orders() const {
+    if (hub_ == nullptr) {
+      return "";
+    }
+    std::vector<std::string> addresses;
+    for (const std::string& address : own_addresses()) {
+      if (!address.starts_with("127.")) {
+        addresses.push_back(fmt::format("{}:{}", address, hub_->port()));
+      }
+    }
+    return complete_renter_orders(spec_, request_.job.setup, addresses);
+  }
+
   Result<void> read_job() {
     LOCKSTEP_ASSIGN(
         request_.job, parse_job(spec_.job, "the head's job", spec_.secrets));

@@ -54,14 +54,23 @@ struct HeadSpec {
   // How long a restart waits for a machine in place of one that was taken away;
   // zero: nobody rents one.
   Duration replacement{};
-  // Of the uploader (uploading.h), and where it stores; empty: none.
+  // Of the uploader (companion.h), and where it stores; empty: none.
   std::string uploader;
   std::string outputs;
+  // Of the renter, without what the head knows better; empty: nobody rents
+  // while the client is away.
+  std::string renter;
   // How long agents may take to dial in.
   Duration patience = std::chrono::seconds(60);
 };
 Result<HeadSpec> parse_head_spec(const std::string& json);
 std::string to_json(const HeadSpec& spec);
+// The renter's orders with what it takes to join this run; empty: none.
+// `addresses`: of the head, with their port.
+std::string complete_renter_orders(
+    const HeadSpec& spec,
+    const std::string& setup,
+    const std::vector<std::string>& addresses);
 
 // Reads the spec from standard input; writes one line to standard output once
 // it listens ("listening PORT address address ...", or "failed: reason"), then

@@ -70,6 +70,7 @@ HeadSpec decode(const json& object) {
   spec.replacement = Duration(object.value("replacement", int64_t{0}));
   spec.uploader = object.value("uploader", "");
   spec.outputs = object.value("outputs", "");
+  spec.renter = object.value("renter", "");
   spec.first_port = object.value("first_port", 0);
   spec.last_port = object.value("last_port", 0);
   spec.patience = Duration(object.value("patience", spec.patience.count()));
@@ -128,6 +129,7 @@ std::string to_json(const HeadSpec& spec) {
       {"replacement", spec.replacement.count()},
       {"uploader", spec.uploader},
       {"outputs", spec.outputs},
+      {"renter", spec.renter},
       {"first_port", spec.first_port},
       {"last_port", spec.last_port},
       {"patience", spec.patience.count()}};
@@ -143,6 +145,31 @@ std::string to_json(const HeadSpec& spec) {
     object["price_per_hour"] = spec.price_per_hour->nanos();
   }
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string complete_renter_orders(
+    const HeadSpec& spec,
+    const std::string& setup,
+    const std::vector<std::string>& addresses) {
+  json orders = json::parse(spec.renter, nullptr, false);
+  if (!orders.is_object()) {
+    return "";
+  }
+  json nodes = json::array();
+  for (const HeadNode& node : spec.nodes) {
+    nodes.push_back(
+        {{"host", node.host},
+         {"workdir", node.workdir.string()},
+         {"trainer", node.trainer.string()},
+         {"folder", node.folder.string()},
+         {"spot", node.spot}});
+  }
+  orders["run"] = {
+      {"key", spec.key},
+      {"setup", setup},
+      {"nodes", std::move(nodes)},
+      {"addresses", addresses}};
+  return orders.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Result<HeadSpec> parse_head_spec(const std::string& text) {

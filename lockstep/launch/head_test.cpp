@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "lockstep/base/id.h"
 
 namespace lockstep::launch {
@@ -33,6 +35,7 @@ HeadSpec sample() {
   spec.price_source = "--price";
   spec.before = std::chrono::seconds(40);
   spec.terms = {std::chrono::seconds(120), std::chrono::hours(2)};
+  spec.renter = "{\"cluster\":{}}";
   spec.first_port = 4000;
   spec.last_port = 4010;
   return spec;
@@ -46,6 +49,7 @@ TEST(HeadSpec, ComesBackAsItWas) {
   EXPECT_EQ(read->secrets.at("TOKEN"), "x y\"z");
   EXPECT_EQ(read->nodes[1].envs.at("K"), "V");
   EXPECT_EQ(read->nodes[1].trainer, "/s/bin/lockstep-train");
+  EXPECT_EQ(read->renter, spec.renter);
   EXPECT_EQ(*read->timeout, Duration(std::chrono::seconds(90)));
   EXPECT_EQ(*read->price_per_hour, Money::from_dollars(0.25));
   EXPECT_EQ(read->before, Duration(std::chrono::seconds(40)));
@@ -58,6 +62,24 @@ TEST(HeadSpec, ComesBackAsItWas) {
   ASSERT_TRUE(again);
   EXPECT_FALSE(again->timeout);
   EXPECT_FALSE(again->price_per_hour);
+}
+
+TEST(HeadSpec, TheRenterIsToldWhatJoiningTakes) {
+  HeadSpec spec = sample();
+  spec.nodes[1].spot = true;
+  const auto told = nlohmann::json::parse(
+      complete_renter_orders(spec, "make", {"10.0.0.1:4000"}));
+  EXPECT_TRUE(told.contains("cluster"));
+  EXPECT_EQ(told.at("run").at("key"), spec.key);
+  EXPECT_EQ(told.at("run").at("setup"), "make");
+  EXPECT_EQ(told.at("run").at("addresses").at(0), "10.0.0.1:4000");
+  const auto& nodes = told.at("run").at("nodes");
+  ASSERT_EQ(nodes.size(), 2U);
+  EXPECT_EQ(nodes[0].at("folder"), "/n/0");
+  EXPECT_FALSE(nodes[0].at("spot").get<bool>());
+  EXPECT_TRUE(nodes[1].at("spot").get<bool>());
+  spec.renter.clear();
+  EXPECT_EQ(complete_renter_orders(spec, "", {}), "");
 }
 
 TEST(HeadSpec, RefusesWhatItCannotUse) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "lockstep/launch/renting.h"
 #include "lockstep/launch/run_state.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/descriptor.h"
@@ -185,6 +186,12 @@ Result<json> stop(const json& request) {
   return json{{"running", running}};
 }
 
+Result<json> renting(const json& request) {
+  LOCKSTEP_ASSIGN(const record::RunDirectory run, directory_of(request));
+  LOCKSTEP_ASSIGN(const bool client, client_rents(run));
+  return json{{"client", client}};
+}
+
 // Of a node, never a run directory of a head: that is the record itself.
 Result<json> forget(const json& request) {
   const os::Path folder = request.at("directory").get<std::string>();
@@ -236,6 +243,7 @@ reach::Handlers run_verbs() {
       {"files", list_files},
       {"fetch", fetch},
       {"stop", stop},
+      {"renting", renting},
       {"forget", forget}};
 }
 

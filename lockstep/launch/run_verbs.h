@@ -8,8 +8,11 @@
 //   files  {directory}                     -> {files: [{name, size, time}]}
 //   fetch  {directory, name, offset}       -> {data, size}
 //   stop   {directory, now}                -> {running}
+//   renting {directory}                    -> {client}
 //   forget {directory}                     -> {}
 //
+// renting says that the client which rents machines is there, and tells whether
+// it is its turn (renting.h).
 // forget removes a node's folder (nodes/<id>) whose files the asker has.
 // `offsets` are the bytes of each followed file that the asker has; a piece is
 // {name, offset, data}. With nothing new the answer comes after `wait`

@@ -278,4 +278,28 @@ Result<os::Path> sync_file(Session& session, const os::Path& file, Sent* sent) {
   return folder / name;
 }
 
+os::Path placed_folder_of(const os::Path& path) {
+  const os::Path folders = lockstep_home() / "workdirs";
+  const os::Path below = path.lexically_relative(folders);
+  return below.empty() || *below.begin() == ".." || *below.begin() == "."
+             ? os::Path()
+             : folders / *below.begin();
+}
+
+Result<os::Path>
+pass_on_folder(Session& session, const os::Path& folder, Sent* sent) {
+  if (folder.empty() || placed_folder_of(folder) != folder) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{} was never sent to this machine", folder.string()));
+  }
+  LOCKSTEP_ASSIGN(const os::Path root, whole_path(folder));
+  return sync_patiently(
+      session,
+      folder,
+      folder.filename().string(),
+      [&] { return Walk(root, {}).run(); },
+      sent);
+}
+
 }  // namespace lockstep::reach

@@ -75,6 +75,37 @@ Result<ProgramSet> program_set(const os::Path& program, const os::Path& cache) {
   return set;
 }
 
+Result<ProgramSet> placed_set(const os::Path& program) {
+  const os::Path sets = lockstep_home() / "sets";
+  const os::Path below = program.lexically_relative(sets);
+  if (below.empty() || *below.begin() == "..") {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{} is no program below {}", program.string(), sets.string()));
+  }
+  ProgramSet set;
+  set.id = below.begin()->string();
+  const os::Path folder = sets / set.id;
+  HashMemory hashes(lockstep_home() / "hashes");
+  // The program is the first: whoever makes the set anew goes by that.
+  const auto add = [&](const std::string& name) -> Result<void> {
+    LOCKSTEP_ASSIGN(
+        ProgramSet::File file, describe(folder / name, name, hashes));
+    set.files.push_back(std::move(file));
+    return {};
+  };
+  LOCKSTEP_TRY(add("bin/" + program.filename().string()));
+  if (os::real_files().exists(folder / "lib")) {
+    LOCKSTEP_ASSIGN(const auto names, os::real_files().list(folder / "lib"));
+    for (const std::string& name : names) {
+      LOCKSTEP_TRY(add("lib/" + name));
+    }
+  }
+  hashes.save();
+  return set;
+}
+
 Result<os::Path>
 send_program(Session& session, const ProgramSet& set, Sent* sent) {
   const json request = to_request(set);

@@ -30,6 +30,10 @@ struct ProgramSet {
 // Hashes are remembered by path, size and time of change under `cache`.
 Result<ProgramSet> program_set(const os::Path& program, const os::Path& cache);
 
+// The set that a program of this machine's home (send_program) belongs to.
+// kInvalidInput when it is in none.
+Result<ProgramSet> placed_set(const os::Path& program);
+
 struct Sent {
   uint64_t files = 0;
   uint64_t bytes = 0;  // before compression
@@ -55,6 +59,14 @@ Result<os::Path> sync_folder(
 // One file, in a folder of its own there; its path. Nothing is ignored.
 Result<os::Path>
 sync_file(Session& session, const os::Path& file, Sent* sent = nullptr);
+
+// A folder that sync_folder or sync_file made below this machine's home goes on
+// to another node, under the name that it has here; what programs wrote in it
+// goes along. kInvalidInput when it is none of these.
+Result<os::Path>
+pass_on_folder(Session& session, const os::Path& folder, Sent* sent = nullptr);
+// The folder of these that holds the path; empty: none.
+os::Path placed_folder_of(const os::Path& path);
 
 // Runs a set-up command in `folder` on the node, once for each content of
 // command and folder; its output is appended to `log`.

@@ -275,6 +275,48 @@ TEST_F(Transfers, AProgramTravelsWithItsLibrariesOnce) {
   EXPECT_EQ(again.files, 0U);
 }
 
+// From here to a, and from a to b, without this machine.
+TEST_F(Transfers, ANodePassesOnWhatItWasSent) {
+  const auto first = session("a");
+  ASSERT_TRUE(first);
+  write(work_ / "train.py", "print(1)");
+  sync(*first);
+  const os::Path data = sync_file(*first, work_ / "train.py").value();
+  const os::Path program = folder_ / "near-only" / "prog";
+  fs::create_directories(program.parent_path());
+  fs::copy_file(fs::read_symlink("/proc/self/exe"), program);
+  const auto set = program_set(program, folder_ / "cache");
+  ASSERT_TRUE(set) << set.error().to_string();
+  const os::Path placed = send_program(*first, *set).value();
+  write(there_ / "made.txt", "by a rank");
+
+  const auto second = session("b");
+  ASSERT_TRUE(second);
+  ::setenv("LOCKSTEP_HOME", home("a").c_str(), 1);
+  EXPECT_EQ(placed_folder_of(data), data.parent_path());
+  EXPECT_EQ(placed_folder_of("/etc/passwd"), os::Path());
+  const auto passed = pass_on_folder(*second, there_);
+  ASSERT_TRUE(passed) << passed.error().to_string();
+  EXPECT_EQ(*passed, home("b") / "workdirs" / there_.filename());
+  EXPECT_EQ(read(*passed / "train.py"), "print(1)");
+  EXPECT_EQ(read(*passed / "made.txt"), "by a rank");
+  const auto known = placed_set(placed);
+  ASSERT_TRUE(known) << known.error().to_string();
+  EXPECT_EQ(known->id, set->id);
+  const auto sent = send_program(*second, *known);
+  ASSERT_TRUE(sent) << sent.error().to_string();
+  EXPECT_EQ(
+      sent->lexically_relative(home("b")),
+      placed.lexically_relative(home("a")));
+  const int status =
+      std::system((sent->string() + " --gtest_list_tests >/dev/null").c_str());
+  EXPECT_EQ(status, 0);
+  // What nobody sent stays where it is.
+  EXPECT_FALSE(pass_on_folder(*second, work_));
+  EXPECT_FALSE(pass_on_folder(*second, home("a") / "workdirs"));
+  EXPECT_FALSE(placed_set(program));
+}
+
 TEST_F(Transfers, AFileThatChangesWhileItIsSentIsRefused) {
   const auto far = session("a");
   ASSERT_TRUE(far);

@@ -1,4 +1,4 @@
-#include "lockstep/launch/uploading.h"
+#include "lockstep/launch/companion.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,7 +26,8 @@ constexpr Duration kGoodLife = seconds(10);
 
 }  // namespace
 
-struct Uploading::State {
+struct Companion::State {
+  std::string verb;
   std::vector<std::string> argv;
   os::Path log;
   std::string text;  // what it reads first
@@ -42,7 +43,7 @@ struct Uploading::State {
 };
 
 // With the mutex held.
-void Uploading::State::start() {
+void Companion::State::start() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     return;
@@ -56,18 +57,18 @@ void Uploading::State::start() {
   options.standard[0] = reads.get();
   auto spawned = os::real_processes().spawn(options);
   if (!spawned) {
-    log_warning("uploader: " + spawned.error().to_string());
+    log_warning(verb + ": " + spawned.error().to_string());
     words.reset();
     return;
   }
   process = std::move(*spawned);
-  // Less than a pipe holds: it never blocks us. SIGPIPE is ignored.
+  // It reads them before all else: they never block us. SIGPIPE is ignored.
   if (::write(words.get(), text.data(), text.size()) < 0) {
-    log_warning("uploader: it took no orders");
+    log_warning(verb + ": it took no orders");
   }
 }
 
-void Uploading::State::keep(const std::stop_token& stopped) {
+void Companion::State::keep(const std::stop_token& stopped) {
   Duration pause = kFirstPause;
   os::Instant born = os::real_clock().now();
   while (!stopped.stop_requested()) {
@@ -99,16 +100,18 @@ void Uploading::State::keep(const std::stop_token& stopped) {
   }
 }
 
-Uploading::Uploading(
+Companion::Companion(
     const os::Path& own_program,
+    const std::string& verb,
     const os::Path& directory,
     const std::string& orders) {
   if (orders.empty()) {
     return;
   }
   state_ = std::make_unique<State>();
-  state_->argv = {own_program.string(), "uploader"};
-  state_->log = directory / "uploader.log";
+  state_->verb = verb;
+  state_->argv = {own_program.string(), verb};
+  state_->log = directory / (verb + ".log");
   state_->text = fmt::format("{}\n{}\n", directory.string(), orders);
   const std::lock_guard lock(state_->mutex);
   state_->start();
@@ -118,7 +121,7 @@ Uploading::Uploading(
       });
 }
 
-Uploading::~Uploading() {
+Companion::~Companion() {
   if (!state_) {
     return;
   }
@@ -130,7 +133,7 @@ Uploading::~Uploading() {
   }
 }
 
-bool Uploading::finish(os::Deadline deadline) {
+bool Companion::finish(os::Deadline deadline) {
   if (!state_) {
     return true;
   }
@@ -142,7 +145,7 @@ bool Uploading::finish(os::Deadline deadline) {
                                  std::optional(os::ExitStatus{}))
                            : state_->process->poll();
     if (ended && *ended) {
-      state_->start();  // it had died: one more, for the last round
+      state_->start();  // it had died: one more, for its end
     }
     state_->words.reset();
   }
