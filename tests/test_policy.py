@@ -83,7 +83,8 @@ def test_the_whole_way_with_exactly_this_policy(site, laptop):
     up = laptop.up(laptop.file("own", nodes={"c5.xlarge": {"count": 1}}))
     assert up.returncode == 0, up.stderr
     for words in (["status"], ["exec", "own", "--", "true"], ["extend", "own", "30m"],
-                  ["audit"], ["doctor", "--cloud"], ["down", "own"]):
+                  ["audit", "--outputs", f"s3://{BUCKET}"], ["doctor", "--cloud"],
+                  ["down", "own"]):
         done = laptop.call(*words)
         assert done.returncode == 0, (words, done.stderr)
     assert site.live() == [] and site.others() == []
@@ -95,6 +96,23 @@ def test_nothing_in_the_policy_is_unknown():
     assert NOT_ASKED <= allowed and set(SOME) <= allowed
     assert all(one.partition(":")[0] in ("ec2", "s3", "ssm", "pricing", "servicequotas")
                for one in allowed)
+
+
+@pytest.mark.parametrize("action", ["s3:ListBucketMultipartUploads", "s3:AbortMultipartUpload"])
+def test_an_audit_of_uploads_names_what_it_lacks(site, laptop, action):
+    key = "runs/broken"
+    upload = site.s3.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
+    words = ["audit", "--fix", "--outputs", f"s3://{BUCKET}/runs"]
+    allow(site, without(action))
+    try:
+        refused = laptop.call(*words)
+    finally:
+        allow(site, POLICY)
+    assert refused.returncode != 0 and action in refused.stderr, refused.stderr
+    done = laptop.call(*words)
+    assert done.returncode == 0 and f"s3://{BUCKET}/{key}" in done.stdout, done.stderr
+    left = site.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+    assert upload not in [one["UploadId"] for one in left]
 
 
 @pytest.mark.parametrize("action", SOME)
