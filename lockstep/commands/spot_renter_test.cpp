@@ -45,7 +45,8 @@ class Renter : public ::testing::Test {
     world_.clock.advance(seconds(60));
   }
   std::string id_of(const std::string& node) {
-    for (const auto& one : client_.machines->nodes().value()) {
+    const auto nodes = client_.machines->nodes().value();
+    for (const auto& one : nodes) {
       if (one.name == node) {
         return one.instance.id;
       }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/test_files.h"
 

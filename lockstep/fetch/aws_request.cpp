@@ -148,7 +148,7 @@ Result<void> Call::prepare() {
   // A space is a plus in a form: as the AWS tools send it, which matters to
   // servers that sign anew what they decoded.
   for (size_t at = 0; (at = form_.find("%20", at)) != std::string::npos;) {
-    form_.replace(at, 3, "+");
+    form_.replace(at, 3, 1, '+');
   }
   body_ = request_.form.empty() ? request_.body : std::string_view(form_);
   const bool guarded = request_.service == "s3" &&

@@ -34,12 +34,12 @@ struct Life {
 Money cost_so_far(const std::vector<Life>& lives, double now);
 
 struct BudgetOptions {
-  std::optional<Money> cap;
-  std::optional<Duration> max_duration;
+  std::optional<Money> cap = {};
+  std::optional<Duration> max_duration = {};
   // How long machines go on after the word to stop: checkpoint, stop, store,
   // give back.
   Duration stopping = std::chrono::minutes(2);
-  Bytes stored;  // leaves the cloud at the end
+  Bytes stored = {};  // leaves the cloud at the end
 };
 
 class Budget {

@@ -91,7 +91,8 @@ Result<Hdf4Set> read_hdf4(const os::Path& path, const std::string& name) {
   int32 type = 0;
   int32 attributes = 0;
   if (SDgetinfo(set, found.data(), &axes, sizes.data(), &type, &attributes) ==
-      FAIL) {
+          FAIL ||
+      axes < 0 || axes > H4_MAX_VAR_DIMS) {
     return bad(fmt::format("{}: '{}' is damaged", path.string(), name));
   }
   Hdf4Set result;

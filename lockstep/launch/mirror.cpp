@@ -227,7 +227,8 @@ class RemoteMirror : public Mirror {
     }
     LOCKSTEP_TRY(os::real_files().make_directories(path.parent_path()));
     const os::Path temporary =
-        path.parent_path() / ("." + path.filename().string() + ".tmp-fetch");
+        path.parent_path() /
+        fmt::format(".{}.tmp-fetch", path.filename().string());
     const auto fetched = fetch(name, temporary);
     if (!fetched) {
       ::unlink(temporary.c_str());

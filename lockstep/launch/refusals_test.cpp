@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/launch/refusals.h"
 
 #include <gmock/gmock.h>
