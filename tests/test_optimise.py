@@ -149,8 +149,11 @@ def test_for_time_the_faster_set_is_paid_for(bed, laptop):
     assert sorted(after)[middle] < 0.7 * sorted(before)[len(before) // 2]
 
 
-def test_a_node_that_degrades_goes(bed, laptop):
-    path = job(laptop, 500, optimise={"candidates": [FAST]})
+@pytest.mark.parametrize("goal, nodes", [("cost", 1), ("time", 2)])
+def test_a_node_that_degrades_goes(bed, laptop, goal, nodes):
+    """For cost one does as well as two; for time another takes its place."""
+    wish = {"goal": goal, "candidates": [FAST], "max_nodes": 2}
+    path = job(laptop, 700, optimise=wish, budget=1)
     started = laptop.start("run", path, "-y")
 
     def told(kind):
@@ -164,6 +167,7 @@ def test_a_node_that_degrades_goes(bed, laptop):
         lambda: bed.live() and bad["InstanceId"] not in [one["InstanceId"] for one in bed.live()],
         "the slow one is given back", 120,
     )
+    wait_for(lambda: types_of(bed) == [FAST] * nodes, f"{nodes} train", 60)
     _, words = started.communicate(timeout=120)
     assert started.returncode == 0, words
     assert bed.live() == []
