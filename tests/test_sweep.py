@@ -13,7 +13,7 @@ import pytest
 from control import ROOT, Control, wait_for
 
 # Writes epoch events as python/lockstep.py would; quick to start. What it does
-# is told by its arguments: --fail-at CONFIGURATION:REPEAT, --slow FILE.
+# is told by files beside it: fail-N and hang-N for a world of N ranks, slow.
 PROGRAM = r"""#!/bin/bash
 # rank seconds of epoch 0: 0.5 + rank / 10
 batch=$1
@@ -35,6 +35,9 @@ fi
 if [ -e "hang-$WORLD_SIZE" ]; then
   touch hanging
   exec sleep 1000
+fi
+if [ -e slow ]; then
+  exec sleep 0.1
 fi
 exit 0
 """
@@ -220,7 +223,8 @@ def test_an_interrupted_sweep_goes_on(control, number):
 
 
 def test_one_budget_covers_all_runs(control):
-    # A dollar a second: runs of one second together fit.
+    # A dollar a second: ten of these hundred runs fit at most.
+    (control.folder / "slow").touch()
     words = ("--procs", "1,2", "--repeat", "50", "batch_size=16", "lr=0.1")
     money = ("--price", "3600", "--budget", "1")
     result = sweep(control, *words, *money, code=4)
