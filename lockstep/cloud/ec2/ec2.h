@@ -24,6 +24,7 @@ struct Ec2Options {
   std::string region;  // empty: the client's
   // How many a page has; the cloud's own limit where it is lower.
   int page = 1000;
+  os::Clock* clock = &os::real_clock();  // of pauses between looks
 };
 
 class Ec2 : public Provider {

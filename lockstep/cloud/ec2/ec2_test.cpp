@@ -1,5 +1,6 @@
 #include "lockstep/cloud/ec2/ec2.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/cloud/ec2/answers.h"
@@ -46,7 +47,11 @@ std::string ran(const std::string& items) {
 }
 
 Ec2 ec2_of(FakeCloud& cloud) {
-  return Ec2({.client = cloud.client.get(), .region = "us-west-2", .page = 2});
+  return Ec2(
+      {.client = cloud.client.get(),
+       .region = "us-west-2",
+       .page = 2,
+       .clock = &cloud.clock});
 }
 
 Offer offer(const std::string& type) {
@@ -292,6 +297,44 @@ TEST(Ec2, GroupsAreClosedToTheWorld) {
         failure_of(ec2.security_group(wish).error()), Failure::kBadRequest)
         << open;
   }
+}
+
+// The answer to the first request was lost, the repeated one is refused, and
+// for a while nobody sees what the first one made.
+TEST(Ec2, AGroupThatIsThereAndNotYetSeenIsWaitedFor) {
+  bool made = false;
+  int looks = 0;
+  FakeCloud cloud([&](const FakeCall& call) -> Said {
+    if (call.action == "CreateSecurityGroup") {
+      made = true;
+      return refused(400, "InvalidGroup.Duplicate", "already exists");
+    }
+    if (call.action == "DescribeSecurityGroups" && made && ++looks == 3) {
+      return {
+          200,
+          "<DescribeSecurityGroupsResponse><securityGroupInfo><item>"
+          "<groupId>sg-7</groupId><groupName>lockstep-c</groupName><tagSet>"
+          "<item><key>" +
+              std::string(kClusterTag) +
+              "</key><value>c</value></item></tagSet></item>"
+              "</securityGroupInfo></DescribeSecurityGroupsResponse>"};
+    }
+    return {200, "<Response/>"};
+  });
+  SecurityGroupOrder wish;
+  wish.name = "lockstep-c";
+  wish.tags = {{std::string(kClusterTag), "c"}};
+  Ec2 ec2 = ec2_of(cloud);
+  const auto id = ec2.security_group(wish);
+  ASSERT_TRUE(id) << id.error().to_string();
+  EXPECT_EQ(*id, "sg-7");
+  EXPECT_EQ(looks, 3);
+
+  looks = 3;  // never seen: the refusal is told
+  const auto gone = ec2.security_group(wish);
+  ASSERT_FALSE(gone);
+  EXPECT_THAT(
+      gone.error().to_string(), testing::HasSubstr("InvalidGroup.Duplicate"));
 }
 
 TEST(Ec2, GroupsOfOthersAreUsedAsTheyAreOrNotAtAll) {

@@ -53,6 +53,28 @@ Result<bool> check_range(const std::string& range) {
   return is_6;
 }
 
+constexpr int kLooks = 6;
+constexpr Duration kPause = std::chrono::seconds(1);  // longer each time
+
+bool is_seen(bool found) {
+  return found;
+}
+bool is_seen(const std::vector<Resource>& found) {
+  return !found.empty();
+}
+
+// What a refusal says is there may be seen only after a while.
+template <class Look>
+auto look_until_seen(os::Clock& clock, const Look& look) -> decltype(look()) {
+  for (int number = 1;; ++number) {
+    auto found = look();
+    if (!found || is_seen(*found) || number == kLooks) {
+      return found;
+    }
+    clock.sleep_for(number * kPause);
+  }
+}
+
 bool is_ours(const Resource& one, const Tags& tags) {
   const auto cluster = tags.find(std::string(kClusterTag));
   return cluster != tags.end() && matches(one.tags, Tags{*cluster});
@@ -94,7 +116,7 @@ Result<std::string> Ec2::key_pair(const KeyPairOrder& order) {
   auto made = send(*options_.client, options_.region, call, &fault);
   // A repeated request may meet what its first try made.
   if (!made && fault.code == "InvalidKeyPair.Duplicate") {
-    LOCKSTEP_ASSIGN(const bool now, look());
+    LOCKSTEP_ASSIGN(const bool now, look_until_seen(*options_.clock, look));
     if (now) {
       return order.name;
     }
@@ -179,7 +201,7 @@ Result<std::string> Ec2::security_group(const SecurityGroupOrder& order) {
     if (made) {
       id = fetch::xml_text(made->root, "groupId");
     } else if (fault.code == "InvalidGroup.Duplicate") {
-      LOCKSTEP_ASSIGN(found, look());
+      LOCKSTEP_ASSIGN(found, look_until_seen(*options_.clock, look));
     }
     if (!made && found.empty()) {
       return Error(std::move(made.error()));
