@@ -2,6 +2,7 @@
 must be absent: equal noise on all ranks, an order that never changes, samples
 seen twice, a timer without data loading, ranks that write over each other."""
 
+import json
 import re
 from collections import Counter
 
@@ -167,3 +168,12 @@ def test_pictures_have_one_writer(tmp_path):
     boards = list((run / "tensorboard").iterdir())
     assert len(boards) == 1
     assert not [p for p in run.rglob("*") if re.search(r"\.tmp|\.link", p.name)]
+
+
+def test_rank_0_traces_the_steps_that_were_asked_for(tmp_path):
+    run = tmp_path / "run"
+    words = [*VIT, "trainer.max_epochs=5", "trainer.trace_steps=2", f"out={run}"]
+    run_ranks(tmp_path, words, world=2)
+    trace = json.loads((run / "trace.json").read_text())
+    losses = [one for one in trace["traceEvents"] if one.get("name") == "aten::cross_entropy_loss"]
+    assert len(losses) == 2

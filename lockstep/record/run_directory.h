@@ -33,6 +33,7 @@ class RunDirectory {
   os::Path rank_events(int rank) const;  // ranks/R.jsonl
   os::Path metrics() const { return path_ / "metrics.csv"; }
   os::Path timing() const { return path_ / "timing.csv"; }
+  os::Path trace() const { return path_ / "trace.json"; }
   os::Path tensorboard() const { return path_ / "tensorboard"; }
   os::Path checkpoints() const { return path_ / "checkpoints"; }
   os::Path samples() const { return path_ / "samples"; }

@@ -78,6 +78,11 @@ void TrainerConfig::bind(config::Binder& b) {
   b.field("seed", seed, "of weights, order and noise", at_least(0));
   b.field("log_every", log_every, "steps between rows of metrics", at_least(1));
   b.field(
+      "trace_steps",
+      trace_steps,
+      "steps that rank 0 writes as trace.json, after the first 20",
+      at_least(0));
+  b.field(
       "checkpoint_every",
       checkpoint_every,
       "steps between checkpoints; 0: each epoch",

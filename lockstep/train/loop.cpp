@@ -15,6 +15,7 @@
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
 #include "lockstep/train/saver.h"
+#include "lockstep/train/step_trace.h"
 #include "lockstep/train/stop_signal.h"
 
 namespace lockstep::train {
@@ -70,7 +71,11 @@ class Loop {
         trainer_(context.trainer),
         group_(*context.group),
         names_(recipe.metrics()),
-        agreement_(group_, names_.size()) {
+        agreement_(group_, names_.size()),
+        trace_(
+            leader() && options.run != nullptr ? trainer_.trace_steps : 0,
+            context.device,
+            options.run != nullptr ? options.run->trace() : "") {
     const int64_t batches = recipe.loader().batches();
     steps_per_epoch_ =
         (batches + trainer_.accumulate - 1) / trainer_.accumulate;
@@ -132,6 +137,7 @@ class Loop {
   collective::Communicator& group_;
   std::vector<std::string> names_;
   Agreement agreement_;
+  StepTrace trace_;
   std::optional<parallel::Balance> balance_;  // where shares follow speeds
   bool reshare_ = false;  // the loader must begin anew with other shares
   int64_t steps_per_epoch_ = 0;
@@ -393,6 +399,9 @@ void Loop::run_step(
   input.epoch = progress_.epoch;
   input.total_steps = total_steps_;
   seed_step(trainer_.seed, group_.rank(), input.step);
+  if (trace_.before_step()) {
+    recorder.line("traced: " + options_.run->trace().string(), true);
+  }
   auto output = recipe_.step(input);
   Launched step;
   step.step = input.step;
