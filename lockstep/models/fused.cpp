@@ -567,11 +567,15 @@ const std::vector<at::Tensor>& Copies::refresh(
       largest_ = std::max(largest_, parameter.numel());
     }
     num_cast_ = static_cast<int64_t>(items.size());
-    auto table = at::empty(
-        {static_cast<int64_t>(items.size() * sizeof(k::CastItem))}, at::kByte);
-    std::memcpy(
-        table.data_ptr(), items.data(), items.size() * sizeof(k::CastItem));
-    table_ = table.to(parameters.front().device());
+    if (num_cast_ > 0) {
+      const size_t bytes = items.size() * sizeof(k::CastItem);
+      auto table = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+      std::memcpy(table.data_ptr(), items.data(), bytes);
+      table_ = table.to(parameters.front().device());
+    }
+  }
+  if (num_cast_ == 0) {
+    return copies_;  // in fp32 all are what they are
   }
   k::CastMany c;
   c.items = static_cast<const k::CastItem*>(table_.data_ptr());

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/models/conv_reference_test.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -17,20 +19,6 @@ struct Case {
   int64_t kernel;
   int64_t stride;
 };
-
-at::Tensor
-map(int64_t images, int64_t channels, int64_t height, int64_t width) {
-  return at::randn({images, channels, height, width}).contiguous(kLast);
-}
-
-at::Tensor leaf(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.to(type).contiguous(kLast).detach().clone().requires_grad_();
-}
-
-double error(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b).norm() / b.norm().clamp_min(1e-9))
-      .item<double>();
-}
 
 void compare(const Case& c, at::ScalarType type, double limit) {
   at::manual_seed(5);

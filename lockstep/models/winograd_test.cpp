@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/models/conv_act.h"
+#include "lockstep/models/conv_reference_test.h"
 
 namespace lockstep::models {
 namespace {
@@ -32,20 +33,6 @@ std::vector<Case> cases() {
       {64, 32, 32, 1, 2, true, 1},     // smaller than a tile
       {9, 256, 64, 13, 16, false, 1},  // more than one chunk of tiles
   };
-}
-
-at::Tensor
-map(int64_t images, int64_t channels, int64_t height, int64_t width) {
-  return at::randn({images, channels, height, width}).contiguous(kLast);
-}
-
-at::Tensor leaf(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.to(type).detach().clone().requires_grad_();
-}
-
-double error(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b).norm() / b.norm().clamp_min(1e-9))
-      .item<double>();
 }
 
 void compare(const Case& c, at::ScalarType type, double limit) {
