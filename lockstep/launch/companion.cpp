@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Duration kLook = milliseconds(100);
+constexpr Duration kGlance = milliseconds(100);
 constexpr Duration kFirstPause = milliseconds(200);
 constexpr Duration kLongestPause = seconds(5);
 // One that lived so long is started again at once.
@@ -72,7 +72,7 @@ void Companion::State::keep(const std::stop_token& stopped) {
   Duration pause = kFirstPause;
   os::Instant born = os::real_clock().now();
   while (!stopped.stop_requested()) {
-    os::real_clock().sleep_for(kLook);
+    os::real_clock().sleep_for(kGlance);
     std::unique_lock lock(mutex);
     if (closing) {
       return;
@@ -88,7 +88,7 @@ void Companion::State::keep(const std::stop_token& stopped) {
     lock.unlock();
     const os::Instant until = os::real_clock().now() + pause;
     while (!stopped.stop_requested() && os::real_clock().now() < until) {
-      os::real_clock().sleep_for(kLook);
+      os::real_clock().sleep_for(kGlance);
     }
     pause = std::min(kLongestPause, pause * 2);
     lock.lock();
