@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 
+import botocore.parsers
 import yaml
 from control import Control
 from testbed import command, wait_for
@@ -57,13 +58,19 @@ class Site:
         filters = [{"Name": "tag:lockstep:cluster", "Values": [cluster or "*"]}]
         if states:
             filters.append({"Name": "instance-state-name", "Values": states})
-        pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
-        return [
-            one
-            for page in pages
-            for reservation in page["Reservations"]
-            for one in reservation["Instances"]
-        ]
+        for more in reversed(range(5)):
+            pages = self.ec2.get_paginator("describe_instances").paginate(Filters=filters)
+            try:
+                return [
+                    one
+                    for page in pages
+                    for reservation in page["Reservations"]
+                    for one in reservation["Instances"]
+                ]
+            except botocore.parsers.ResponseParserError:
+                # moto answers 500 when a list changes while it goes through it.
+                if not more:
+                    raise
 
     def live(self, cluster=None):
         return self.instances(cluster, ["pending", "running", "stopping", "stopped"])
