@@ -50,7 +50,7 @@ DCGAN = """name: dcgan
 train:
   recipe: dcgan
   data: {name: synthetic, batch_size: 4, length: 4000, workers: 0}
-  trainer: {max_steps: 150, max_epochs: 1000}
+  trainer: {max_steps: 600, max_epochs: 1000}
   model: {ngf: 16, ndf: 16}
 envs: {OMP_NUM_THREADS: 1}
 """
