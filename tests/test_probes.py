@@ -77,7 +77,7 @@ def test_figures_can_be_recomputed_from_the_files_it_names(control):
     assert one["iterations_per_dollar"] == pytest.approx(100000)
     assert one["samples_per_dollar"] == pytest.approx(1600000)
     whole = one["whole"]["seconds"]["value"]
-    around = one["launch_seconds"] + one["end_seconds"]
+    around = one["launch_seconds"] + one["closing_seconds"] + one["end_seconds"]
     assert around < 5 and whole == pytest.approx(around + 0.5 + 1000 * 0.1, abs=0.01)
     assert one["whole"]["dollars"]["value"] == pytest.approx(whole * 0.36 / 3600, rel=0.02)
     assert "samples/$ = 100000 x 16 = 1.6e+06" in result["explain"]
@@ -104,6 +104,44 @@ def test_a_phase_that_begins_late_is_measured_anew(control):
     whole = one["whole"]["seconds"]["value"] - 0.5
     assert whole == pytest.approx(8 * 0.1 + 992 * 0.4, rel=0.01)
     assert any("last phase counts" in text for text in one["iteration"]["remarks"])
+
+
+NATIVE = """name: native
+train:
+  recipe: vit
+  model: {name: vit_tiny_patch16_224, patch: 8, dim: 24, depth: 2, heads: 3}
+  data: {name: synthetic, image_size: 16, batch_size: 4, length: 400, workers: 0}
+  trainer: {max_epochs: 3}
+envs: {OMP_NUM_THREADS: 1}
+"""
+
+
+def test_an_epochs_end_is_rehearsed_and_predicted(control):
+    control.script("job.yaml", NATIVE)
+    result = bench(control, "--candidates", "local=0.36", "--explain")
+    (one,) = result["candidates"]
+    (seen,) = one["epoch_ends"]
+    events = [json.loads(line) for line in open(one["events"])]
+    (saved,) = [e for e in events if e["kind"] == "checkpoint" and e["step"] == 8]
+    (init,) = [e for e in events if e["kind"] == "init"]
+    begun, ended = [e["time"] for e in events if e["kind"] == "phase"][1:3]
+    # Eight batches of a hundred were validated: it counts as all of them.
+    assert float(init["facts"]["validation_part"]) == 0.08
+    assert seen == pytest.approx((ended - begun) / 0.08 + saved["seconds"])
+    # Three epochs of a hundred steps.
+    parts = [one["launch_seconds"], one["init_seconds"], 3 * seen]
+    parts += [one["closing_seconds"], one["end_seconds"]]
+    steps = one["whole"]["seconds"]["value"] - sum(parts)
+    assert steps == pytest.approx(300 * one["iteration"]["seconds"], rel=0.5)
+    assert "3 x " in result["explain"] and "epoch's end (1 seen)" in result["explain"]
+    # The plan knows the probe for one of this job, and its epochs' ends.
+    (row,) = plan(control)["rows"]
+    assert row["seconds"]["value"] > 300 * row["iteration_seconds"] + 3 * seen
+    # Without a probe nothing is rehearsed.
+    assert control.call("run", "job.yaml", "--price", "0.36").returncode == 0
+    (run,) = [p for p in control.runs_dir.iterdir() if (p / "events.jsonl").exists()]
+    lines = map(json.loads, open(run / "events.jsonl"))
+    assert [e["step"] for e in lines if e["kind"] == "checkpoint"] == [100, 200, 300]
 
 
 def test_iterations_that_slow_without_end_are_told(control):

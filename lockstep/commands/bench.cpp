@@ -26,6 +26,8 @@ constexpr int kInterrupted = 130;
 constexpr int kMachines = 3;
 // Fewer iterations predict too badly, whoever is left to beat.
 constexpr double kAtLeast = 10;
+// Whoever is stopped before that is not measured to the end.
+constexpr int kRehearse = 8;
 
 struct BenchOptions {
   std::vector<std::string> words;  // JOB.yaml key=value ...
@@ -127,6 +129,13 @@ void print_bench(
   std::fflush(stdout);
 }
 
+// The native trainer can do an epoch's end (validation, checkpoint) within the
+// first iterations, so that the prediction knows what one takes.
+bool can_rehearse(const launch::Job& job) {
+  const config::Node* recipe = job.train.find("recipe");
+  return recipe != nullptr && recipe->text() != "forest";
+}
+
 Result<int> run_bench(const BenchOptions& options, const Context& context) {
   if (context.has_program || options.words.empty()) {
     return Error(ErrorCode::kInvalidInput, "nothing to measure")
@@ -163,6 +172,11 @@ Result<int> run_bench(const BenchOptions& options, const Context& context) {
   BenchRunnerOptions runner;
   runner.program = own_program();
   runner.words = options.words;
+  if (can_rehearse(job)) {
+    runner.words.push_back(fmt::format(
+        "trainer.rehearse={}",
+        std::clamp(options.iterations.value_or(kRehearse + 1) - 1, 1, kRehearse)));
+  }
   runner.quiet = context.format() == OutputFormat::kQuiet;
   LOCKSTEP_ASSIGN(
       runner.patience,

@@ -27,7 +27,7 @@ BenchRow make_row(Probe probe, std::optional<double> total_steps) {
       row.samples_per_dollar = row.iterations_per_dollar * figures.samples;
     }
     if (auto work = whole_work(figures, total_steps)) {
-      work->end = probe.end;
+      work->end += probe.end;
       const economics::Machine machine{
           .name = probe.candidate.name,
           .dollars_per_hour =

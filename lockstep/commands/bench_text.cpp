@@ -66,6 +66,8 @@ json row_json(const BenchRow& row) {
       {"launch_seconds", probe.launch},
       {"init_seconds", probe.figures.init},
       {"end_seconds", probe.end},
+      {"closing_seconds", probe.figures.closing},
+      {"epoch_ends", probe.figures.epoch_ends},
       {"times_as_dear", known(row.times_as_dear)},
       {"samples_per_second", known(row.samples_per_second)},
       {"samples_per_dollar", known(row.samples_per_dollar)},
@@ -195,10 +197,12 @@ void explain_row(
   }
   const double past =
       probe.figures.past_seconds > 0 ? probe.figures.past_steps : 0;
+  const double ends = num_epoch_ends(probe.figures, *total_steps);
+  const auto epoch_end = epoch_end_estimate(probe.figures);
   text += fmt::format(
       "  whole run = {}init {:.3f} + {:.3f} s for the first {} steps + {:.0f} "
-      "x "
-      "{:.6g} + end {:.3f} = {:.3f} s{}\n",
+      "x {:.6g} + {:.0f} x {:.3f} for the validation and checkpoint of an "
+      "epoch's end ({} seen) + closing {:.3f} + end {:.3f} = {:.3f} s{}\n",
       probe.candidate.keeps_setup
           ? fmt::format("launch {:.3f} + ", probe.launch)
           : fmt::format("set-up {:.3f} + ", probe.setup),
@@ -207,6 +211,10 @@ void explain_row(
       past,
       *total_steps - past,
       mean,
+      ends,
+      epoch_end ? epoch_end->mean : 0,
+      probe.figures.epoch_ends.size(),
+      probe.figures.closing,
       probe.end,
       row.whole->seconds.value,
       probe.candidate.keeps_setup

@@ -50,9 +50,10 @@ std::optional<PastRun> read_past_run(
   past.finished = known.state == "done";
   if (past.finished) {
     past.seconds = known.ended - known.started;
-    const auto steps = story.steps();
-    past.end =
-        steps.empty() ? 0 : std::max(known.ended - steps.back().time, 0.0);
+  }
+  past.end = past.figures.closing;
+  if (story.end_time() > 0) {
+    past.end += std::max(known.ended - story.end_time(), 0.0);
   }
   past.run = run.path();
   return past;
@@ -71,6 +72,13 @@ std::string job_identity(const launch::Job& job) {
   same.outputs.clear();
   same.grace = launch::Job().grace;
   same.optimise = {};
+  if (config::Node* trainer = same.train.find("trainer");
+      trainer != nullptr && trainer->kind() == config::Node::Kind::kMap) {
+    trainer->erase("rehearse");
+    if (trainer->entries().empty()) {
+      same.train.erase("trainer");
+    }
+  }
   return launch::job_yaml(same);
 }
 

@@ -20,7 +20,7 @@ struct PastRun {
   double dollars_per_hour = 0;  // of one node; 0: no price was known
   double started = 0;           // Unix seconds
   double setup = 0;             // until ranks began
-  double end = 0;               // from the last iteration to the end
+  double end = 0;               // after the last validation and checkpoint
   bool finished = false;        // to its own end, and well
   double seconds = 0;           // of a finished one
   ProbeFigures figures;
@@ -28,7 +28,7 @@ struct PastRun {
 };
 
 // What must be equal for runs to be of one job: all of it but where it runs,
-// for how long at most and what it is called.
+// for how long at most, what it is called and what a probe rehearses.
 std::string job_identity(const launch::Job& job);
 
 // Runs of this job under the roots that show iterations, the oldest first. A

@@ -81,8 +81,11 @@ economics::PlanOffer make_offer(
     if (run->dollars_per_hour > 0) {
       offer.machine.dollars_per_hour = run->dollars_per_hour;
     }
-    offer.end = run->finished ? run->end : offer.end;
+    offer.end = run->end;
     offer.init = run->figures.init;
+    if (const auto seen = epoch_end_estimate(run->figures)) {
+      offer.epoch_end = *seen;
+    }
     // What was sent once is there: the quickest start speaks for the next.
     offer.machine.setup = run == runs.front()
                               ? run->setup
@@ -168,6 +171,8 @@ Result<PlanReport> make_report(
         options.total_steps ? options.total_steps : run.figures.total_steps;
     if (total) {
       report.work.samples = *total * samples;
+      report.work.epoch_ends = std::max(
+          report.work.epoch_ends, num_epoch_ends(run.figures, *total));
       steps = total;
     }
     const bool strong = options.scaling == "strong";

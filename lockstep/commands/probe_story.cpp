@@ -17,7 +17,62 @@ std::optional<double> positive(const std::string& text) {
                                              : std::nullopt;
 }
 
+std::optional<double> positive_fact(
+    const wire::Init& init,
+    const std::string& name) {
+  const auto found = init.facts.find(name);
+  return found != init.facts.end() ? positive(found->second) : std::nullopt;
+}
+
 }  // namespace
+
+// Rank 0 alone: the times are all by one clock.
+void ProbeStory::take_between(const wire::Event& event) {
+  if (const auto* phase = std::get_if<wire::Phase>(&event.body)) {
+    if (phase->name == "validation") {
+      between_.validating_since = event.time;
+    } else if (between_.validating_since > 0) {
+      between_.sums.validation += event.time - between_.validating_since;
+      between_.validating_since = 0;
+      between_.validated = true;
+    }
+  } else if (const auto* saved = std::get_if<wire::Checkpoint>(&event.body)) {
+    between_.sums.checkpoint += saved->seconds;
+  } else if (const auto* done = std::get_if<wire::Iteration>(&event.body)) {
+    const double gap = event.time - done->total - between_.since;
+    // One that was dropped would count as a gap.
+    if (between_.validated && between_.since > 0 &&
+        done->step == between_.step + 1) {
+      Break one = between_.sums;
+      one.other = std::max(0.0, gap - one.validation - one.checkpoint);
+      breaks_.push_back(whole_break(one));
+    }
+    between_ = {.step = done->step, .since = event.time};
+  }
+}
+
+double ProbeStory::closing() const {
+  if (exit_time_ == 0 || between_.since == 0) {
+    return 0;
+  }
+  const Break& done = between_.sums;
+  return std::max(
+      0.0, exit_time_ - between_.since - done.validation - done.checkpoint);
+}
+
+std::vector<ProbeStory::Break> ProbeStory::breaks() const {
+  std::vector<Break> all = breaks_;
+  if (exit_time_ > 0 && between_.validated) {
+    all.push_back(whole_break(between_.sums));
+  }
+  return all;
+}
+
+// As if a validation that saw a part of its data had seen all of it.
+ProbeStory::Break ProbeStory::whole_break(Break part) const {
+  part.validation /= validation_part_;
+  return part;
+}
 
 void ProbeStory::take(const wire::Event& event) {
   if (event.rank < 0) {
@@ -25,15 +80,22 @@ void ProbeStory::take(const wire::Event& event) {
   }
   first_ = first_ == 0 ? event.time : std::min(first_, event.time);
   last_sign_ = std::max(last_sign_, event.time);
+  if (event.rank == 0) {
+    take_between(event);
+  }
   if (const auto* init = std::get_if<wire::Init>(&event.body)) {
     world_size_ = std::max(init->world_size, 1);
     init_ = std::max(init_, init->seconds);
     const double start = event.time - init->seconds;
     ready_ = ready_ == 0 ? start : std::min(ready_, start);
-    if (const auto found = init->facts.find("total_steps");
-        found != init->facts.end()) {
-      total_steps_ = positive(found->second);
+    if (const auto total = positive_fact(*init, "total_steps")) {
+      total_steps_ = total;
     }
+    if (const auto steps = positive_fact(*init, "steps_per_epoch")) {
+      epoch_steps_ = steps;
+    }
+    validation_part_ =
+        std::min(positive_fact(*init, "validation_part").value_or(1), 1.0);
   } else if (const auto* phase = std::get_if<wire::Phase>(&event.body)) {
     if (event.rank == 0) {
       phase_ = phase->name;
@@ -64,6 +126,7 @@ void ProbeStory::take(const wire::Event& event) {
     }
   } else if (const auto* exit = std::get_if<wire::Exit>(&event.body)) {
     exits_[event.rank] = *exit;
+    exit_time_ = event.rank == 0 ? event.time : exit_time_;
     end_time_ = std::max(end_time_, event.time);
   }
 }
@@ -95,6 +158,17 @@ ProbeFigures probe_figures(const ProbeStory& story) {
   figures.seen = steps.size();
   figures.init = story.init();
   figures.total_steps = story.total_steps();
+  figures.epoch_steps = story.epoch_steps();
+  figures.closing = story.closing();
+  std::vector<double> others;
+  for (const ProbeStory::Break& one : story.breaks()) {
+    figures.epoch_ends.push_back(one.validation + one.checkpoint);
+    others.push_back(one.other);
+  }
+  // What is drawn and written at the end of a run, where it was stopped before.
+  if (!story.finished() && !others.empty()) {
+    figures.closing += economics::median(others);
+  }
   // A program that is read by a pattern has no time for its first line.
   if (!steps.empty() && steps.front().seconds == 0) {
     steps.erase(steps.begin());
@@ -138,6 +212,24 @@ ProbeFigures probe_figures(const ProbeStory& story) {
   return figures;
 }
 
+double num_epoch_ends(const ProbeFigures& figures, double total_steps) {
+  if (figures.epoch_ends.empty() || figures.seen == 0) {
+    return 0;
+  }
+  if (figures.epoch_steps) {
+    return std::ceil(total_steps / *figures.epoch_steps);
+  }
+  return total_steps * static_cast<double>(figures.epoch_ends.size()) /
+         static_cast<double>(figures.seen);
+}
+
+std::optional<economics::Estimate> epoch_end_estimate(
+    const ProbeFigures& figures) {
+  // Many batches long: one that was seen may be off by a quarter.
+  const economics::Caution caution{.spread = std::log(1.25)};
+  return economics::estimate(figures.epoch_ends, caution);
+}
+
 std::optional<economics::Work> whole_work(
     const ProbeFigures& figures,
     std::optional<double> total) {
@@ -161,6 +253,10 @@ std::optional<economics::Work> whole_work(
       {std::max(*total - past, 0.0),
        figures.iterations->estimate,
        figures.iterations->drifting ? figures.iterations->drift : 0});
+  if (const auto end = epoch_end_estimate(figures)) {
+    work.phases.push_back({num_epoch_ends(figures, *total), *end});
+  }
+  work.end = figures.closing;
   return work;
 }
 

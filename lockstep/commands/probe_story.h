@@ -2,8 +2,8 @@
 
 // What the events of a probe (or of any run) tell the economics: how long it
 // took to be ready, each iteration as the slowest rank had it, where phases
-// begin, how it ended. Events are taken one by one, in any order between ranks.
-// Pure.
+// begin, what lies between iterations (validations, checkpoints), how it ended.
+// Events are taken one by one, in any order between ranks. Pure.
 
 #include <cstdint>
 #include <map>
@@ -33,6 +33,20 @@ class ProbeStory {
   };
   std::vector<Step> steps() const;
 
+  // What rank 0 did between two iterations, where it validated: an epoch's end.
+  struct Break {
+    double validation = 0;  // seconds, of a whole validation
+    double checkpoint = 0;
+    double other = 0;  // pictures, files
+  };
+  // With the run's own end, where it was one.
+  std::vector<Break> breaks() const;
+  // Seconds of rank 0 from its last iteration to its end, without what it
+  // validated and saved there; 0 while it runs.
+  double closing() const;
+  // Steps of an epoch, as the program tells it.
+  std::optional<double> epoch_steps() const { return epoch_steps_; }
+
   int world_size() const { return world_size_; }
   // From the start of the processes until the slowest was ready.
   double init() const { return init_; }
@@ -51,6 +65,17 @@ class ProbeStory {
     Step step;
     int ranks = 0;
   };
+  // Since rank 0's last iteration.
+  struct Between {
+    int64_t step = 0;  // the iteration
+    double since = 0;  // its end, Unix seconds; 0: there was none
+    double validating_since = 0;
+    bool validated = false;
+    Break sums;
+  };
+  void take_between(const wire::Event& event);
+  Break whole_break(Break part) const;
+
   std::map<int64_t, Told> steps_;
   std::map<int, wire::Exit> exits_;
   std::string phase_;
@@ -62,7 +87,12 @@ class ProbeStory {
   double first_ = 0;
   double last_sign_ = 0;
   double end_time_ = 0;
+  double exit_time_ = 0;  // of rank 0
   std::optional<double> total_steps_;
+  std::optional<double> epoch_steps_;
+  double validation_part_ = 1;  // what a validation here sees of a whole one
+  Between between_;
+  std::vector<Break> breaks_;
 };
 
 // The story in numbers; `iterations` is none when nothing was seen.
@@ -78,11 +108,23 @@ struct ProbeFigures {
   double communication = 0;  // likewise
   double init = 0;
   std::optional<double> total_steps;
+  // Epochs' ends: seconds of each that was seen (validation and checkpoint),
+  // and how many steps lie between two; none: not known.
+  std::vector<double> epoch_ends;
+  std::optional<double> epoch_steps;
+  double closing = 0;  // seconds after the last of all
 };
 ProbeFigures probe_figures(const ProbeStory& story);
 
-// The whole run: what is past as it was, the rest as the present phase.
-// `total` is over all steps; none when it is not known.
+// How many epochs' ends a run of so many steps has; its own end is one.
+double num_epoch_ends(const ProbeFigures& figures, double total_steps);
+// Of one of them; none was seen: none.
+std::optional<economics::Estimate> epoch_end_estimate(
+    const ProbeFigures& figures);
+
+// The whole run: what is past as it was, the rest as the present phase, epochs'
+// ends as those that were seen. `total` is over all steps; none when it is not
+// known.
 std::optional<economics::Work> whole_work(
     const ProbeFigures& figures,
     std::optional<double> total);

@@ -126,6 +126,93 @@ TEST(WholeWork, PastStepsCountAsTheyWere) {
   EXPECT_FALSE(whole_work(probe_figures(story), std::nullopt));
 }
 
+wire::Event at(double time, decltype(wire::Event::body) body) {
+  return {.time = time, .rank = 0, .node = "n", .body = std::move(body)};
+}
+
+// Iterations of a second at 1001, 1002; an epoch's end from 1002 to 1006: half
+// a second of pictures, a validation of 2, a checkpoint of 1.5; then iterations
+// at 1007 and 1008.
+ProbeStory story_with_epoch_end(const std::string& part) {
+  ProbeStory story;
+  story.take(at(
+      1000,
+      wire::Init{
+          .world_size = 1,
+          .seconds = 1,
+          .facts = {
+              {"total_steps", "10"},
+              {"steps_per_epoch", "4"},
+              {"validation_part", part}}}));
+  story.take(iteration(0, 1, 1));
+  story.take(iteration(0, 2, 1));
+  story.take(at(1002.5, wire::Phase{"validation"}));
+  story.take(at(1004.5, wire::Phase{"train"}));
+  story.take(at(1006, wire::Checkpoint{2, "last", "rehearsal", 1.5}));
+  for (int64_t step = 3; step <= 4; ++step) {
+    wire::Event event = iteration(0, step, 1);
+    event.time = 1004 + static_cast<double>(step);
+    story.take(event);
+  }
+  return story;
+}
+
+TEST(ProbeStory, AnEpochsEndIsMeasuredBetweenIterations) {
+  const auto breaks = story_with_epoch_end("1").breaks();
+  ASSERT_EQ(breaks.size(), 1U);
+  EXPECT_NEAR(breaks[0].validation, 2, 1e-9);
+  EXPECT_NEAR(breaks[0].checkpoint, 1.5, 1e-9);
+  EXPECT_NEAR(breaks[0].other, 0.5, 1e-9);
+  // A validation that saw a quarter of its data is taken for a whole one.
+  EXPECT_NEAR(story_with_epoch_end("0.25").breaks()[0].validation, 8, 1e-9);
+}
+
+TEST(ProbeStory, WhatFollowsTheLastIterationIsTheClosing) {
+  ProbeStory story = story_with_epoch_end("1");
+  EXPECT_EQ(story.closing(), 0);  // it still runs
+  story.take(at(1009, wire::Checkpoint{4, "last", "signal", 0.75}));
+  story.take(at(1010, wire::Exit{.code = 143}));
+  EXPECT_NEAR(story.closing(), 1.25, 1e-9);
+  // With the pictures that a run draws when it ends by itself.
+  EXPECT_NEAR(probe_figures(story).closing, 1.75, 1e-9);
+}
+
+TEST(ProbeStory, TheEndOfARunIsAnEpochsEndToo) {
+  ProbeStory story = story_with_epoch_end("1");
+  story.take(at(1008.25, wire::Phase{"validation"}));
+  story.take(at(1011.25, wire::Phase{"train"}));
+  story.take(at(1012, wire::Checkpoint{4, "last", "final", 0.5}));
+  story.take(at(1013, wire::Exit{}));
+  const ProbeFigures figures = probe_figures(story);
+  ASSERT_EQ(figures.epoch_ends.size(), 2U);
+  EXPECT_NEAR(figures.epoch_ends[1], 3.5, 1e-9);
+  EXPECT_NEAR(figures.closing, 1.5, 1e-9);
+}
+
+TEST(ProbeStory, AnIterationThatWasDroppedIsNoEpochsEnd) {
+  ProbeStory story;
+  story.take(iteration(0, 1, 1));
+  story.take(at(1001.5, wire::Phase{"validation"}));
+  story.take(at(1002, wire::Phase{"train"}));
+  story.take(iteration(0, 3, 1));
+  EXPECT_TRUE(story.breaks().empty());
+}
+
+TEST(WholeWork, EpochsEndsCountWithTheRunsOwn) {
+  const ProbeFigures figures = probe_figures(story_with_epoch_end("1"));
+  // Ten steps, four an epoch: after 4, 8 and 10.
+  EXPECT_EQ(num_epoch_ends(figures, 10), 3);
+  EXPECT_EQ(num_epoch_ends(figures, 8), 2);
+  const auto work = whole_work(figures, 10);
+  ASSERT_TRUE(work);
+  EXPECT_NEAR(work->phases.back().iterations, 3, 1e-9);
+  EXPECT_NEAR(work->phases.back().iteration.mean, 3.5, 1e-9);
+  // A program that does not tell its epochs: as often as it was seen.
+  ProbeFigures untold = figures;
+  untold.epoch_steps.reset();
+  EXPECT_NEAR(num_epoch_ends(untold, 40), 10, 1e-9);
+}
+
 Probe probe(const std::string& name, double seconds, double price) {
   Probe one;
   one.candidate = {name, 1, Money::from_dollars(price), "command line"};

@@ -22,10 +22,13 @@ make_row(const PlanOffer& offer, int nodes, const PlanWork& work) {
     return std::nullopt;
   }
   row.iterations = std::ceil(work.samples / samples);
-  const Work whole{
+  Work whole{
       .init = offer.init,
       .end = offer.end,
       .phases = {{row.iterations, row.iteration}}};
+  if (offer.epoch_end.mean > 0) {
+    whole.phases.push_back({work.epoch_ends, offer.epoch_end});
+  }
   const auto prediction = predict(offer.machine, nodes, whole);
   if (!prediction || !prediction->priced) {
     return std::nullopt;

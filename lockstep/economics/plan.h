@@ -23,11 +23,13 @@ struct PlanOffer {
   int most_nodes = 1;
   double init = 0;
   double end = 0;
+  Estimate epoch_end{};  // seconds of a validation with its checkpoint; 0: none
 };
 
 struct PlanWork {
   double samples = 0;         // of the whole run
   double samples_a_node = 0;  // and iteration (weak), or of all nodes (strong)
+  double epoch_ends = 0;      // how many the whole run has
 };
 
 struct PlanLimits {

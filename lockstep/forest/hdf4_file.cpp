@@ -98,8 +98,12 @@ Result<Hdf4Set> read_hdf4(const os::Path& path, const std::string& name) {
   Hdf4Set result;
   std::vector<int32> start(static_cast<size_t>(axes), 0);
   std::vector<int32> size(sizes.begin(), sizes.begin() + axes);
+  constexpr size_t kMost = size_t{1} << 34;  // values: more is no real file
   size_t numbers = 1;
   for (const int32 n : size) {
+    if (n < 0 || (n > 0 && numbers > kMost / static_cast<size_t>(n))) {
+      return bad(fmt::format("{}: '{}' is damaged", path.string(), name));
+    }
     result.shape.push_back(static_cast<uint64_t>(n));
     numbers *= static_cast<size_t>(n);
   }

@@ -86,6 +86,11 @@ class DeepcoralRecipe : public train::Recipe {
     facts["transfer_loss"] = fmt::format(
         "{} x {}", config_.transfer_loss, config_.transfer_loss_weight);
     facts["covariance"] = config_.covariance;
+    if (context_.trainer.rehearse > 0) {
+      auto options = test_options();
+      facts["validation_part"] = fmt::format(
+          "{}", cut_for_rehearsal(options, *domains_.target, context_));
+    }
     return facts;
   }
 
@@ -121,6 +126,18 @@ class DeepcoralRecipe : public train::Recipe {
     auto options = loader_options(config_.data, context_, dataset);
     options.mean = kImagenetMean;
     options.stddev = kImagenetStd;
+    return options;
+  }
+  data::LoaderOptions test_options() const {
+    auto config = config_.data;
+    config.batch_size = std::min<int64_t>(
+        config.batch_size,
+        std::max<int64_t>(1, domains_.target->size() / context_.world()));
+    auto options = loader_options(config, context_, *domains_.target);
+    options.mean = kImagenetMean;
+    options.stddev = kImagenetStd;
+    options.shuffle = false;
+    options.pad = false;  // every image once
     return options;
   }
   void make_loaders();
@@ -160,15 +177,8 @@ void DeepcoralRecipe::make_loaders() {
 
 train::Evaluation DeepcoralRecipe::evaluate() {
   trainer_.average_statistics();
-  auto config = config_.data;
-  config.batch_size = std::min<int64_t>(
-      config.batch_size,
-      std::max<int64_t>(1, domains_.target->size() / context_.world()));
-  auto options = loader_options(config, context_, *domains_.target);
-  options.mean = kImagenetMean;
-  options.stddev = kImagenetStd;
-  options.shuffle = false;
-  options.pad = false;  // every image once
+  auto options = test_options();
+  cut_for_rehearsal(options, *domains_.target, context_);
   data::Loader loader(domains_.target, options);
   train::ClassifierTest test;
   test.classes = domains_.source->classes();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/data/sampler.h"
 #include "lockstep/parallel/ddp.h"
 #include "lockstep/parallel/fsdp.h"
 #include "lockstep/train/error.h"
@@ -78,6 +79,20 @@ data::LoaderOptions loader_options(
   options.world = context.world();
   options.pinned = context.device.is_cuda();
   return options;
+}
+
+double cut_for_rehearsal(
+    data::LoaderOptions& options,
+    const data::Dataset& dataset,
+    const train::Context& context) {
+  constexpr int64_t kRehearsed = 8;  // batches
+  const int64_t all = data::batches_per_epoch(
+      dataset.size(), options.world, options.batch_size, options.drop_last);
+  if (context.trainer.rehearse == 0 || all <= kRehearsed) {
+    return 1;
+  }
+  options.epoch_batches = kRehearsed;
+  return static_cast<double>(kRehearsed) / static_cast<double>(all);
 }
 
 void load_pretrained(

@@ -41,6 +41,13 @@ data::LoaderOptions loader_options(
     const train::Context& context,
     const data::Dataset& dataset);
 
+// In a probe (trainer.rehearse) a validation sees a few batches only. Cuts
+// `options` to them, and gives the share of all batches that they are.
+double cut_for_rehearsal(
+    data::LoaderOptions& options,
+    const data::Dataset& dataset,
+    const train::Context& context);
+
 // Fills `tensors` from a safetensors file and tells what was loaded, skipped
 // and missing. Rank 0 alone: its weights become everybody's.
 void load_pretrained(

@@ -71,6 +71,11 @@ class VitRecipe : public train::Recipe {
     if (!fitted_.memory.empty()) {
       facts["batch_memory"] = fitted_.memory;
     }
+    if (test_ && context_.trainer.rehearse > 0) {
+      auto options = test_options();
+      facts["validation_part"] =
+          fmt::format("{}", cut_for_rehearsal(options, *test_, context_));
+    }
     return facts;
   }
 
@@ -132,6 +137,17 @@ class VitRecipe : public train::Recipe {
     auto options = loader_options(config_.data, context_, *training_);
     options.pixels = pixels();
     options.flip = config_.flip && !options.pixels;
+    return options;
+  }
+  data::LoaderOptions test_options() const {
+    auto config = config_.data;
+    config.batch_size = std::min<int64_t>(
+        config.batch_size > 0 ? config.batch_size : kTestBatch,
+        std::max<int64_t>(1, test_->size() / context_.world()));
+    auto options = loader_options(config, context_, *test_);
+    options.shuffle = false;
+    options.pad = false;  // every test image once
+    options.pixels = context_.device.is_cuda() && pixels();
     return options;
   }
   // Whether images go to the device as they are. A CPU has loader threads for
@@ -232,14 +248,8 @@ train::Evaluation VitRecipe::evaluate() {
   }
   torch::NoGradGuard no_grad;
   const train::Ema::InPlace averages(ema_ ? &*ema_ : nullptr);
-  auto config = config_.data;
-  config.batch_size = std::min<int64_t>(
-      config.batch_size > 0 ? config.batch_size : kTestBatch,
-      std::max<int64_t>(1, test_->size() / context_.world()));
-  auto options = loader_options(config, context_, *test_);
-  options.shuffle = false;
-  options.pad = false;  // every test image once
-  options.pixels = context_.device.is_cuda() && pixels();
+  auto options = test_options();
+  cut_for_rehearsal(options, *test_, context_);
   data::Loader loader(test_, options);
   const parallel::OpenGuard open(trainer_.strategy());
   train::ClassifierTest test;

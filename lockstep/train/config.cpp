@@ -83,6 +83,11 @@ void TrainerConfig::bind(config::Binder& b) {
       "steps that rank 0 writes as trace.json, after the first 20",
       at_least(0));
   b.field(
+      "rehearse",
+      rehearse,
+      "for probes: an epoch's end after so many steps, validated in part",
+      at_least(0));
+  b.field(
       "checkpoint_every",
       checkpoint_every,
       "steps between checkpoints; 0: each epoch",

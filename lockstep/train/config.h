@@ -26,6 +26,7 @@ struct TrainerConfig {
   int64_t seed = 0;
   int64_t log_every = 10;
   int64_t trace_steps = 0;       // 0: no trace
+  int64_t rehearse = 0;          // an epoch's end after so many steps; 0: none
   int64_t checkpoint_every = 0;  // steps; 0: at the end of each epoch
   std::string checkpoint_dir;
   std::string checkpoint_format = "auto";

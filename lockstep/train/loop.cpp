@@ -368,6 +368,13 @@ bool Loop::run_epoch(Recorder& recorder) {
     }
     if (ended) {
       drain(recorder);
+    } else if (trainer_.rehearse > 0 && steps_here_ == trainer_.rehearse) {
+      drain(recorder);
+      draw(recorder);
+      validate(recorder);
+      if (saved_step_ != progress_.step) {
+        save("rehearsal");
+      }
     }
     // A stop leaves the epoch's end, with its validation, to the next sitting.
     if (ended && (!whole_epoch || result_.stopped)) {

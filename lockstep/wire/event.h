@@ -47,7 +47,7 @@ struct Epoch {
 struct Checkpoint {
   int64_t step = 0;
   std::string path;
-  std::string reason;  // "periodic", "best", "final", "signal"
+  std::string reason;  // "periodic", "best", "final", "signal", "rehearsal"
   double seconds = 0;
 };
 struct Resource {
