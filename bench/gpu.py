@@ -158,10 +158,8 @@ def measure_dcgan(table, root):
                   compiled.get("step_ms"), required, larger=False, unit="ms a step")
 
 
-def esrgan_words(folder, batch, steps):
+def esrgan_words(vgg, batch, steps):
     """The full phase at HR 128 with VGG19, whose weights are random."""
-    vgg = pathlib.Path(folder) / "vgg19.safetensors"
-    write_vgg(vgg)
     return ["esrgan", "data=synthetic", "data.length=4096", f"data.batch_size={batch}",
             "data.workers=12", f"model.vgg={vgg}", "warmup_batches=0",
             "sample_interval=0", "validation_samples=0", "trainer.device=cuda",
@@ -169,8 +167,8 @@ def esrgan_words(folder, batch, steps):
             "trainer.log_every=1000"]
 
 
-def measure_esrgan(table, made, batch=16, required=260):
-    mine = ours(esrgan_words(made, batch, 150), 30)
+def measure_esrgan(table, vgg, batch=16, required=260):
+    mine = ours(esrgan_words(vgg, batch, 150), 30)
     eager = peer("esrgan", "--batch", batch, "--steps", 30)
     compiled = peer("esrgan", "--batch", batch, "--steps", 30, "--compile")
     table.add(f"esrgan/b{batch}", mine.get("rate", 0), eager.get("samples_per_second"),
@@ -197,10 +195,10 @@ def measure_deepcoral(table):
                   required, unit="source samples/s")
 
 
-def measure_profile(root, made):
+def measure_profile(root, vgg):
     profile("vit, batch 2048", vit_words(root, 2048, 40))
     profile("dcgan, batch 128", dcgan_words(root, 128, 60))
-    profile("esrgan, batch 16", esrgan_words(made, 16, 40))
+    profile("esrgan, batch 16", esrgan_words(vgg, 16, 40))
     profile("deepcoral, batch 32", deepcoral_words(32, 40))
     profile("deepcoral, batch 128", deepcoral_words(128, 40))
 
@@ -246,18 +244,21 @@ def main():
         if not root:
             fake_cifar(made)
             root = made
+        vgg = pathlib.Path(made) / "vgg19.safetensors"
+        if "esrgan" in chosen or "profile" in chosen:
+            write_vgg(vgg)
         if "vit" in chosen:
             measure_vit(table, root)
         if "dcgan" in chosen:
             measure_dcgan(table, root)
         if "esrgan" in chosen:
-            measure_esrgan(table, made)
+            measure_esrgan(table, vgg)
         if "deepcoral" in chosen:
             measure_deepcoral(table)
         if "largest" in chosen:
             measure_largest(table, root)
         if "profile" in chosen:
-            measure_profile(root, made)
+            measure_profile(root, vgg)
     if options.out:
         pathlib.Path(options.out).write_text(json.dumps(table.rows, indent=1))
     return 1 if any(row["verdict"] == "MISSED" for row in table.rows) else 0

@@ -177,3 +177,9 @@ def test_rank_0_traces_the_steps_that_were_asked_for(tmp_path):
     trace = json.loads((run / "trace.json").read_text())
     losses = [one for one in trace["traceEvents"] if one.get("name") == "aten::cross_entropy_loss"]
     assert len(losses) == 2
+
+
+def test_a_run_that_is_too_short_to_be_traced_says_so(tmp_path):
+    words = [*VIT, "trainer.max_steps=3", "trainer.trace_steps=2", f"out={tmp_path / 'run'}"]
+    told = trained(*words).stderr
+    assert "nothing was traced" in told and "ended after 3 steps" in told

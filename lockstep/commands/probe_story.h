@@ -71,7 +71,7 @@ class ProbeStory {
     double since = 0;  // its end, Unix seconds; 0: there was none
     double validating_since = 0;
     bool validated = false;
-    Break sums;
+    Break sums{};
   };
   void take_between(const wire::Event& event);
   Break whole_break(Break part) const;

@@ -138,6 +138,7 @@ ProbeStory story_with_epoch_end(const std::string& part) {
   story.take(at(
       1000,
       wire::Init{
+          .program = "p",
           .world_size = 1,
           .seconds = 1,
           .facts = {
@@ -171,7 +172,7 @@ TEST(ProbeStory, WhatFollowsTheLastIterationIsTheClosing) {
   ProbeStory story = story_with_epoch_end("1");
   EXPECT_EQ(story.closing(), 0);  // it still runs
   story.take(at(1009, wire::Checkpoint{4, "last", "signal", 0.75}));
-  story.take(at(1010, wire::Exit{.code = 143}));
+  story.take(at(1010, wire::Exit{143, 0, ""}));
   EXPECT_NEAR(story.closing(), 1.25, 1e-9);
   // With the pictures that a run draws when it ends by itself.
   EXPECT_NEAR(probe_figures(story).closing, 1.75, 1e-9);

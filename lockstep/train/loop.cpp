@@ -122,6 +122,7 @@ class Loop {
   // Settles the step whose numbers are still on the device.
   void drain(Recorder& recorder);
   void report(Recorder& recorder, const Launched& step);
+  void finish_trace(Recorder& recorder);
   void draw(Recorder& recorder);
   void validate(Recorder& recorder);
   void save(const std::string& reason);
@@ -287,6 +288,7 @@ LoopResult Loop::run() {
   }
   begun_ = os::real_clock().now();
   while (!reached_limit() && !gave_up() && run_epoch(recorder)) {}
+  finish_trace(recorder);
   if (gave_up()) {
     recorder.line(
         fmt::format(
@@ -542,6 +544,20 @@ void Loop::report(Recorder& recorder, const Launched& step) {
     recorder.metrics(step.step, step.epoch, row);
   }
   recorder.line(text);
+}
+
+void Loop::finish_trace(Recorder& recorder) {
+  if (trace_.finish()) {
+    recorder.line("traced: " + options_.run->trace().string(), true);
+  } else if (trace_.is_missing()) {
+    log_warning(
+        fmt::format(
+            "trainer.trace_steps={}: nothing was traced, since the run ended "
+            "after {} steps and the first {} are left out",
+            trainer_.trace_steps,
+            steps_here_,
+            StepTrace::kSkipped));
+  }
 }
 
 void Loop::draw(Recorder& recorder) {

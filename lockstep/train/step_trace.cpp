@@ -42,6 +42,14 @@ bool StepTrace::before_step() {
   return false;
 }
 
+bool StepTrace::finish() {
+  if (!tracing_) {
+    return false;
+  }
+  end();
+  return true;
+}
+
 void StepTrace::begin() {
   const impl::ProfilerConfig config(impl::ProfilerState::KINETO);
   const std::set<impl::ActivityType> activities = {
@@ -62,6 +70,7 @@ void StepTrace::end() {
     throw TrainError(
         kFailed, fmt::format("{}: cannot write the trace", file_.string()));
   }
+  written_ = true;
 }
 
 }  // namespace lockstep::train

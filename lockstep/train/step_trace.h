@@ -26,6 +26,11 @@ class StepTrace {
   // Call before each step. True when the step before was the last one traced:
   // the file is there. Throws TrainError when it cannot be written.
   bool before_step();
+  // Call after the last step. True when the run ended within the traced steps:
+  // the file has those that there were.
+  bool finish();
+  // Steps were asked for and none has been written.
+  bool is_missing() const { return steps_ > 0 && !written_; }
 
  private:
   void begin();
@@ -36,6 +41,7 @@ class StepTrace {
   std::filesystem::path file_;
   int64_t begun_ = 0;  // steps so far
   bool tracing_ = false;
+  bool written_ = false;
 };
 
 }  // namespace lockstep::train

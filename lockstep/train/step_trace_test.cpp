@@ -33,11 +33,28 @@ TEST(StepTraceTest, TracesTheStepsThatWereAskedFor) {
   EXPECT_EQ(found, 2);
 }
 
+TEST(StepTraceTest, ARunThatEndsWithinTheStepsHasThoseThatThereWere) {
+  const record::TemporaryFolder folder;
+  const auto file = folder.path() / "trace.json";
+  StepTrace trace(3, at::kCPU, file);
+  for (int step = 0; step < StepTrace::kSkipped; ++step) {
+    EXPECT_FALSE(trace.before_step());
+  }
+  EXPECT_FALSE(trace.finish());
+  EXPECT_TRUE(trace.is_missing());
+  EXPECT_FALSE(trace.before_step());
+  EXPECT_TRUE(trace.finish());
+  EXPECT_FALSE(trace.is_missing());
+  EXPECT_TRUE(std::filesystem::exists(file));
+}
+
 TEST(StepTraceTest, TracesNothingUnlessAsked) {
   StepTrace trace(0, at::kCPU, "nowhere/trace.json");
   for (int step = 0; step < StepTrace::kSkipped + 5; ++step) {
     EXPECT_FALSE(trace.before_step());
   }
+  EXPECT_FALSE(trace.finish());
+  EXPECT_FALSE(trace.is_missing());
 }
 
 }  // namespace
