@@ -32,7 +32,9 @@ void ProbeStory::take_between(const wire::Event& event) {
     if (phase->name == "validation") {
       between_.validating_since = event.time;
     } else if (between_.validating_since > 0) {
-      between_.sums.validation += event.time - between_.validating_since;
+      // A clock may have been set back meanwhile.
+      between_.sums.validation +=
+          std::max(0.0, event.time - between_.validating_since);
       between_.validating_since = 0;
       between_.validated = true;
     }
