@@ -81,7 +81,7 @@ TEST(Hosts, MistakesInAFileNameTheLine) {
       message("a\nb\na\n"), HasSubstr("hf:3: 'a' stands already in line 1"));
   EXPECT_THAT(message("# nobody\n"), HasSubstr("hf: no host"));
   EXPECT_THAT(
-      message(std::string("\x01\xff\n", 3).c_str()), HasSubstr("hf:1: '??'"));
+      message(std::string("\x01\xff\n", 3).c_str()), HasSubstr("hf:1: '?\?'"));
 }
 
 TEST(Hosts, RanksOfEach) {

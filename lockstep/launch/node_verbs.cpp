@@ -51,20 +51,20 @@ start_head(const os::Path& program, int caller, const json& request) {
 
 Result<json>
 start_agent(const os::Path& program, int caller, const json& request) {
-  LOCKSTEP_ASSIGN(
-      const std::string line,
-      start_detached(
-          {program.string(), "agent"},
-          request.at("spec").get<std::string>(),
-          os::Deadline::after(kAgentPatience),
-          caller));
-  if (line.starts_with("joined")) {
+  const Result<std::string> line = start_detached(
+      {program.string(), "agent"},
+      request.at("spec").get<std::string>(),
+      os::Deadline::after(kAgentPatience),
+      caller);
+  if (!line) {
+    return line.error();
+  }
+  if (line->starts_with("joined")) {
     return json::object();
   }
   constexpr std::string_view kFailed = "failed: ";
-  return Error(
-      ErrorCode::kUnavailable,
-      line.starts_with(kFailed) ? line.substr(kFailed.size()) : line);
+  const size_t told = line->starts_with(kFailed) ? kFailed.size() : 0;
+  return Error(ErrorCode::kUnavailable, line->substr(told));
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ void save_checkpoint(
 }
 
 std::filesystem::path unfinished(const std::filesystem::path& path) {
-  return path.parent_path() / ("." + path.filename().string() + ".new");
+  return path.parent_path() / fmt::format(".{}.new", path.filename().string());
 }
 
 void replace_checkpoint(
