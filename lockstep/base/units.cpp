@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -85,6 +86,14 @@ constexpr std::string_view kDurationForm = "90s, 1h30m, 250ms or 2d";
 constexpr std::string_view kMoneyForm = "20 USD or $20";
 constexpr std::string_view kBytesForm = "512MB, 64KiB or 2GiB";
 
+// Nanoseconds and nano-dollars; int64_t ends a little above.
+constexpr double kMost = 9.2e18;
+
+// What is too much is the most there is; what is no number is nothing.
+int64_t to_nanos(double value) {
+  return std::isnan(value) ? 0 : std::llround(std::clamp(value, -kMost, kMost));
+}
+
 }  // namespace
 
 Result<Duration> parse_duration(std::string_view text) {
@@ -125,9 +134,13 @@ Result<Duration> parse_duration(std::string_view text) {
 }
 
 std::string format_duration(Duration value) {
+  if (value < Duration::zero()) {
+    // The least has no opposite.
+    return "-" + format_duration(-std::max(value, -Duration::max()));
+  }
   const double seconds = to_seconds(value);
-  if (seconds < 0) {
-    return "-" + format_duration(-value);
+  if (seconds > 0.999 * kMost * 1e-9) {
+    return "over 290 years";
   }
   if (seconds < 1e-3) {
     return fmt::format("{:.0f} us", seconds * 1e6);
@@ -153,15 +166,15 @@ double to_seconds(Duration value) {
 }
 
 Duration from_seconds(double seconds) {
-  return Duration(std::llround(seconds * 1e9));
+  return Duration(to_nanos(seconds * 1e9));
 }
 
 Money Money::from_dollars(double dollars) {
-  return Money(std::llround(dollars * 1e9));
+  return Money(to_nanos(dollars * 1e9));
 }
 
 Money Money::operator*(double factor) const {
-  return Money(std::llround(static_cast<double>(nanos_) * factor));
+  return Money(to_nanos(static_cast<double>(nanos_) * factor));
 }
 
 Result<Money> parse_money(std::string_view text) {
@@ -183,10 +196,11 @@ Result<Money> parse_money(std::string_view text) {
 }
 
 std::string format_money(Money value) {
-  const double dollars = value.dollars();
-  if (dollars < 0) {
-    return "-" + format_money(Money::from_nanos(-value.nanos()));
+  if (value.nanos() < 0) {
+    // The least has no opposite.
+    return "-" + format_money(Money::from_dollars(-value.dollars()));
   }
+  const double dollars = value.dollars();
   if (dollars == 0 || dollars >= 1) {
     return fmt::format("${:.2f}", dollars);
   }

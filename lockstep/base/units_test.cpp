@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace lockstep {
 namespace {
 
@@ -72,6 +74,19 @@ TEST(Bytes, HugeOnesAreRefusedOrReadBack) {
   EXPECT_EQ(
       parse_bytes(format_bytes({uint64_t{1} << 60})).value().count,
       uint64_t{1} << 60);
+}
+
+TEST(Units, WhatIsNoNumberOrTooLargeIsPrinted) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(format_duration(from_seconds(kNan)), "0 us");
+  EXPECT_EQ(format_duration(from_seconds(1e300)), "over 290 years");
+  EXPECT_EQ(format_duration(from_seconds(-1e300)), "-over 290 years");
+  EXPECT_EQ(format_duration(Duration::min()), "-over 290 years");
+  EXPECT_EQ(format_money(Money::from_dollars(kNan)), "$0.00");
+  EXPECT_EQ(format_money(Money::from_dollars(1e300)), "$9200000000.00");
+  EXPECT_EQ(
+      format_money(Money::from_nanos(std::numeric_limits<int64_t>::min())),
+      "-$9200000000.00");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ using economics::Standing;
 
 BenchRow make_row(Probe probe, std::optional<double> total_steps) {
   BenchRow row;
+  row.total_steps = total_steps;
   const ProbeFigures& figures = probe.figures;
   const double hourly =
       probe.candidate.price
@@ -190,8 +191,12 @@ BenchReport make_bench_report(
     if (quickest == order[i]) {
       report.fastest = i;
     }
-    report.rows.push_back(
-        make_row(std::move(probes[order[i]]), report.total_steps));
+    // More ranks may need fewer steps: each probe's own count is of it alone.
+    const auto& told = probes[order[i]].figures.total_steps;
+    const auto total = total_steps ? total_steps
+                       : told      ? told
+                                   : report.total_steps;
+    report.rows.push_back(make_row(std::move(probes[order[i]]), total));
     report.rows.back().times_as_dear = ratios[i];
     // One that was stopped before the phase that counts says nothing about it.
     if (static_cast<double>(report.rows.back().probe.figures.seen) <= unseen) {

@@ -19,9 +19,10 @@ struct BenchRow {
   // Of the same work, against the cheapest, over the steps that both have seen;
   // 0: unknown.
   double times_as_dear = 0;
-  double samples_per_second = 0;     // 0: the program tells no samples
-  double samples_per_dollar = 0;     // 0: no samples, or no price
-  double iterations_per_dollar = 0;  // 0: no price
+  double samples_per_second = 0;      // 0: the program tells no samples
+  double samples_per_dollar = 0;      // 0: no samples, or no price
+  double iterations_per_dollar = 0;   // 0: no price
+  std::optional<double> total_steps;  // of the whole run on it
   std::optional<economics::Prediction> whole;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <set>
 #include <span>
 
 #include "lockstep/launch/run_state.h"
@@ -51,6 +52,7 @@ std::string told_error(const os::Path& log) {
 struct Live {
   Probe* probe = nullptr;
   os::Path runs;
+  std::set<os::Path> before;  // runs of an earlier bench in the same folder
   std::unique_ptr<os::Process> process;
   std::unique_ptr<record::EventReader> reader;
   std::optional<os::Instant> stopped;
@@ -125,6 +127,10 @@ class Bench {
     live.runs = options_.folder / "runs" / file;
     probe.log = options_.folder / "logs" / (file + ".log");
     LOCKSTEP_TRY(os::real_files().make_directories(live.runs));
+    LOCKSTEP_ASSIGN(const auto before, record::list_runs(live.runs));
+    for (const record::RunDirectory& run : before) {
+      live.before.insert(run.path());
+    }
     LOCKSTEP_TRY(os::real_files().make_directories(probe.log.parent_path()));
     probe.started = now();
     auto placed = candidates_.run_options(i);
@@ -173,11 +179,14 @@ class Bench {
       Probe& probe = *live.probe;
       if (!live.reader && live.process) {
         LOCKSTEP_ASSIGN(const auto runs, record::list_runs(live.runs));
-        if (runs.empty()) {
+        const auto own = std::ranges::find_if(runs, [&](const auto& run) {
+          return !live.before.contains(run.path());
+        });
+        if (own == runs.end()) {
           continue;
         }
-        probe.run = runs.front().path();
-        probe.events = runs.front().events();
+        probe.run = own->path();
+        probe.events = own->events();
         live.reader = std::make_unique<record::EventReader>(probe.events);
       }
       if (!live.reader) {
@@ -299,6 +308,8 @@ class Bench {
       return;
     }
     const double most = probe.seconds;
+    // The clock of the events may be another one.
+    probe.figures.closing = std::clamp(probe.figures.closing, 0.0, most);
     probe.launch =
         std::clamp(probe.story.first_sign() - (*state)->started, 0.0, most);
     if (probe.story.end_time() > 0) {
@@ -315,6 +326,15 @@ class Bench {
                               probe.candidate.nodes * probe.seconds / 3600
                         : 0;
     probe.exit_code = status.code;
+    if (probe.figures.seen > 0 && !probe.figures.iterations) {
+      fail(
+          probe,
+          fmt::format(
+              "none of its {} iterations has a possible time: a time is above "
+              "0, and the first line of a pattern has none",
+              probe.figures.seen));
+      return;
+    }
     if (probe.standing != Standing::kRacing) {
       return;
     }
@@ -333,6 +353,12 @@ class Bench {
       probe.reason = told.empty() ? status.to_string() : told;
     }
     say(fmt::format("{}: {}", probe.candidate.name, probe.reason));
+  }
+
+  void fail(Probe& probe, const std::string& reason) const {
+    probe.standing = Standing::kFailed;
+    probe.reason = reason;
+    say(fmt::format("{}: {}", probe.candidate.name, reason));
   }
 
   Candidates& candidates_;

@@ -68,6 +68,7 @@ json row_json(const BenchRow& row) {
       {"end_seconds", probe.end},
       {"closing_seconds", probe.figures.closing},
       {"epoch_ends", probe.figures.epoch_ends},
+      {"total_steps", row.total_steps ? json(*row.total_steps) : json()},
       {"times_as_dear", known(row.times_as_dear)},
       {"samples_per_second", known(row.samples_per_second)},
       {"samples_per_dollar", known(row.samples_per_dollar)},
@@ -124,10 +125,8 @@ std::string sum_text(const std::vector<double>& values) {
              : text;
 }
 
-void explain_row(
-    std::string& text,
-    const BenchRow& row,
-    std::optional<double> total_steps) {
+void explain_row(std::string& text, const BenchRow& row) {
+  const std::optional<double>& total_steps = row.total_steps;
   const Probe& probe = row.probe;
   text += fmt::format("{}\n", probe.candidate.name);
   if (!probe.events.empty()) {
@@ -141,13 +140,15 @@ void explain_row(
   const double mean = summary.estimate.mean;
   const auto interval = summary.estimate.interval();
   text += fmt::format(
-      "  iteration = ({}) / {} = {:.6g} s: the last {} of {} steps, the "
+      "  iteration = ({}) / {} = {:.6g} s: the last {} of {} steps{}, the "
       "slowest rank's total\n",
       sum_text(summary.present),
       summary.present.size(),
       mean,
       summary.present.size(),
-      probe.figures.seen);
+      probe.figures.seen,
+      summary.impossible + summary.jumps > 0 ? " that have a possible time"
+                                             : "");
   text += fmt::format(
       "  interval = {:.6g} / e^(1.96 x {:.4f}) to {:.6g} x e^(1.96 x {:.4f}) "
       "= {:.6g} to {:.6g} s\n",
@@ -195,19 +196,21 @@ void explain_row(
   if (!row.whole || !total_steps) {
     return;
   }
-  const double past =
-      probe.figures.past_seconds > 0 ? probe.figures.past_steps : 0;
+  const double past = past_of(probe.figures, *total_steps);
+  const double past_seconds =
+      past > 0 ? past * probe.figures.past_seconds / probe.figures.past_steps
+               : 0;
   const double ends = num_epoch_ends(probe.figures, *total_steps);
   const auto epoch_end = epoch_end_estimate(probe.figures);
   text += fmt::format(
       "  whole run = {}init {:.3f} + {:.3f} s for the first {} steps + {:.0f} "
-      "x {:.6g} + {:.0f} x {:.3f} for the validation and checkpoint of an "
+      "x {:.6g} + {:.4g} x {:.3f} for the validation and checkpoint of an "
       "epoch's end ({} seen) + closing {:.3f} + end {:.3f} = {:.3f} s{}\n",
       probe.candidate.keeps_setup
           ? fmt::format("launch {:.3f} + ", probe.launch)
           : fmt::format("set-up {:.3f} + ", probe.setup),
       probe.figures.init,
-      past > 0 ? probe.figures.past_seconds : 0,
+      past_seconds,
       past,
       *total_steps - past,
       mean,
@@ -349,7 +352,7 @@ std::string bench_svg(const BenchReport& report) {
 std::string explain_text(const BenchReport& report) {
   std::string text;
   for (const BenchRow& row : report.rows) {
-    explain_row(text, row, report.total_steps);
+    explain_row(text, row);
   }
   return text + report.verdict + "\n";
 }

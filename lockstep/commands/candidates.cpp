@@ -22,10 +22,16 @@ class HostCandidates : public Candidates {
  public:
   HostCandidates(const std::vector<HostGroup>& groups, const launch::Job& job)
       : has_candidates_(!job.resources.candidates.empty()),
-        has_hosts_(!job.resources.hosts.empty()) {
+        has_hosts_(!job.resources.hosts.empty()),
+        has_host_envs_(std::ranges::any_of(job.envs, [](const auto& one) {
+          return one.first.contains('.');
+        })) {
     for (const HostGroup& group : groups) {
       candidates_.push_back(group.candidate);
       hosts_.push_back(group.hosts);
+      if (!group.hosts.empty()) {
+        all_hosts_ += (all_hosts_.empty() ? "" : ",") + group.hosts;
+      }
     }
   }
   const std::vector<Candidate>& list() const override { return candidates_; }
@@ -37,6 +43,10 @@ class HostCandidates : public Candidates {
     }
     if (!hosts_[index].empty()) {
       words.insert(words.end(), {"--hosts", hosts_[index]});
+      // `envs` of the others are no mistake.
+      if (has_host_envs_) {
+        words.push_back(fmt::format("resources.hosts=[{}]", all_hosts_));
+      }
     } else if (has_hosts_) {
       words.emplace_back("resources.hosts=[]");
     }
@@ -53,8 +63,10 @@ class HostCandidates : public Candidates {
  private:
   bool has_candidates_;
   bool has_hosts_;
+  bool has_host_envs_;
   std::vector<Candidate> candidates_;
   std::vector<std::string> hosts_;
+  std::string all_hosts_;
 };
 
 Result<void>

@@ -2,11 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
 #include "lockstep/base/log.h"
 
 namespace lockstep::commands {
+namespace {
 
-std::optional<Money> cost_of(const launch::RunStateFile& state) {
+// When a run that nobody ended was last heard of.
+double last_sign(const record::RunDirectory& run) {
+  std::error_code absent;
+  const auto time = std::filesystem::last_write_time(run.events(), absent);
+  return absent ? 0
+                : to_seconds(
+                      std::chrono::file_clock::to_sys(time).time_since_epoch());
+}
+
+}  // namespace
+
+std::optional<Money> cost_of(
+    const launch::RunStateFile& state,
+    const record::RunDirectory& run) {
   if (state.cost > 0) {
     return Money::from_dollars(state.cost);
   }
@@ -16,7 +34,7 @@ std::optional<Money> cost_of(const launch::RunStateFile& state) {
   const bool goes_on = state.state == "running" || state.state == "unreachable";
   const double end = state.ended > 0 ? state.ended
                      : goes_on       ? os::real_clock().unix_seconds()
-                                     : state.started;
+                                     : last_sign(run);
   return Money::from_dollars(
       state.dollars_per_hour * std::max(0.0, end - state.started) / 3600);
 }
@@ -33,7 +51,7 @@ Result<std::vector<RunCost>> costs_since(
       continue;
     }
     if (*state && (*state)->started >= since) {
-      costs.push_back({**state, cost_of(**state)});
+      costs.push_back({**state, cost_of(**state, run)});
     }
   }
   return costs;

@@ -12,8 +12,11 @@
 
 namespace lockstep::commands {
 
-// So far, or in all; none: no price is known.
-std::optional<Money> cost_of(const launch::RunStateFile& state);
+// So far, or in all; none: no price is known. Of a run that was lost: until it
+// was last heard of.
+std::optional<Money> cost_of(
+    const launch::RunStateFile& state,
+    const record::RunDirectory& run);
 
 struct RunCost {
   launch::RunStateFile state;

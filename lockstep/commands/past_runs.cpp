@@ -47,13 +47,16 @@ std::optional<PastRun> read_past_run(
   past.dollars_per_hour = known.dollars_per_hour / past.nodes;
   past.started = known.started;
   past.setup = std::max(story.first_sign() - known.started, 0.0);
+  past.ranks = std::max(story.world_size() / past.nodes, 1);
   past.finished = known.state == "done";
   if (past.finished) {
     past.seconds = known.ended - known.started;
   }
-  past.end = past.figures.closing;
+  // The clock of the events may be another one.
+  const double most = std::max(known.ended - known.started, 0.0);
+  past.end = std::min(past.figures.closing, most);
   if (story.end_time() > 0) {
-    past.end += std::max(known.ended - story.end_time(), 0.0);
+    past.end += std::clamp(known.ended - story.end_time(), 0.0, most);
   }
   past.run = run.path();
   return past;

@@ -17,6 +17,7 @@ namespace lockstep::commands {
 struct PastRun {
   std::string machine;  // the first host, or "local"
   int nodes = 1;
+  int ranks = 1;                // of a node
   double dollars_per_hour = 0;  // of one node; 0: no price was known
   double started = 0;           // Unix seconds
   double setup = 0;             // until ranks began

@@ -9,6 +9,8 @@
 namespace lockstep::commands {
 namespace {
 
+using Role = economics::IterationSummary::Role;
+
 std::optional<double> positive(const std::string& text) {
   double value = 0;
   const auto read =
@@ -160,6 +162,10 @@ ProbeFigures probe_figures(const ProbeStory& story) {
   figures.seen = steps.size();
   figures.init = story.init();
   figures.total_steps = story.total_steps();
+  if (!steps.empty() && figures.total_steps &&
+      static_cast<double>(steps.back().step) > *figures.total_steps) {
+    figures.total_steps.reset();  // it was an epoch's
+  }
   figures.epoch_steps = story.epoch_steps();
   figures.closing = story.closing();
   std::vector<double> others;
@@ -176,36 +182,36 @@ ProbeFigures probe_figures(const ProbeStory& story) {
     steps.erase(steps.begin());
     figures.past_steps += 1;
   }
-  for (const ProbeStory::Step& step : steps) {
-    figures.seconds.push_back(step.seconds);
-  }
   if (steps.empty()) {
     return figures;
   }
-  size_t begin = steps.size() - 1;
-  while (begin > 0 && steps[begin - 1].phase == steps.back().phase) {
-    --begin;
-  }
+  // The program's own last phase, and all that lies before it.
+  const auto last =
+      std::ranges::find(steps, steps.back().phase, &ProbeStory::Step::phase);
+  const auto begin = static_cast<size_t>(last - steps.begin());
   std::vector<double> seconds;
-  for (size_t i = begin; i < steps.size(); ++i) {
-    seconds.push_back(steps[i].seconds);
+  for (const ProbeStory::Step& step : steps) {
+    seconds.push_back(step.seconds);
   }
-  figures.iterations = economics::sum_up(seconds);
-  if (!figures.iterations) {
-    return figures;
-  }
-  const size_t used = figures.iterations->present.size();
+  const std::span<const double> all = seconds;
+  const auto before = economics::sum_up(all.subspan(0, begin));
+  figures.iterations = economics::sum_up(all.subspan(begin));
   std::vector<double> samples;
   std::vector<double> compute;
   std::vector<double> communication;
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (i + used < steps.size()) {
-      figures.past_steps += 1;
-      figures.past_seconds += std::max(steps[i].seconds, 0.0);
-    } else {
+    const auto& part = i < begin ? before : figures.iterations;
+    const Role role =
+        part ? part->roles[i < begin ? i : i - begin] : Role::kUnused;
+    // One that cannot be used is passed over by whoever compares steps.
+    figures.seconds.push_back(role == Role::kUnused ? 0 : seconds[i]);
+    if (i >= begin && role == Role::kPresent) {
       samples.push_back(steps[i].samples);
       compute.push_back(steps[i].compute);
       communication.push_back(steps[i].communication);
+    } else if (role != Role::kUnused) {
+      figures.past_steps += 1;
+      figures.past_seconds += seconds[i];
     }
   }
   figures.samples = economics::median(samples);
@@ -232,6 +238,11 @@ std::optional<economics::Estimate> epoch_end_estimate(
   return economics::estimate(figures.epoch_ends, caution);
 }
 
+double past_of(const ProbeFigures& figures, double total_steps) {
+  return figures.past_seconds > 0 ? std::min(figures.past_steps, total_steps)
+                                  : 0;
+}
+
 std::optional<economics::Work> whole_work(
     const ProbeFigures& figures,
     std::optional<double> total) {
@@ -240,19 +251,17 @@ std::optional<economics::Work> whole_work(
   }
   economics::Work work;
   work.init = figures.init;
-  double past = figures.past_steps;
-  if (past > 0 && figures.past_seconds > 0) {
+  const double past = past_of(figures, *total);
+  if (past > 0) {
     // As it was: nothing about it is in doubt.
     work.phases.push_back(
         {past,
          {.iterations = past,
-          .mean = figures.past_seconds / past,
+          .mean = figures.past_seconds / figures.past_steps,
           .spread = 0}});
-  } else {
-    past = 0;
   }
   work.phases.push_back(
-      {std::max(*total - past, 0.0),
+      {*total - past,
        figures.iterations->estimate,
        figures.iterations->drifting ? figures.iterations->drift : 0});
   if (const auto end = epoch_end_estimate(figures)) {

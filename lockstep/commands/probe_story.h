@@ -98,8 +98,9 @@ class ProbeStory {
 // The story in numbers; `iterations` is none when nothing was seen.
 struct ProbeFigures {
   std::optional<economics::IterationSummary> iterations;
-  size_t seen = 0;              // steps
-  std::vector<double> seconds;  // of each that has a time, in order
+  size_t seen = 0;  // steps
+  // Of each that has a time, in order; 0: it cannot be used.
+  std::vector<double> seconds;
   // Steps before the present phase and what they took together.
   double past_steps = 0;
   double past_seconds = 0;
@@ -121,6 +122,9 @@ double num_epoch_ends(const ProbeFigures& figures, double total_steps);
 // Of one of them; none was seen: none.
 std::optional<economics::Estimate> epoch_end_estimate(
     const ProbeFigures& figures);
+
+// How many steps of such a run are past ones, as they were measured.
+double past_of(const ProbeFigures& figures, double total_steps);
 
 // The whole run: what is past as it was, the rest as the present phase, epochs'
 // ends as those that were seen. `total` is over all steps; none when it is not

@@ -129,7 +129,7 @@ Result<int> list(const Context& context) {
                            ? os::real_clock().unix_seconds()
                            : 0;
     const double seconds = end > 0 ? end - one.started : 0;
-    const auto cost = cost_of(one);
+    const auto cost = cost_of(one, row.run);
     if (context.format() == OutputFormat::kQuiet) {
       fmt::print("{}\n", row.run.id());
     }

@@ -69,7 +69,7 @@ Result<Report> make_report(const record::RunDirectory& run) {
     if (report.state->ended > 0 || report.state->state == "running") {
       report.seconds = end - report.state->started;
     }
-    report.cost = cost_of(*report.state);
+    report.cost = cost_of(*report.state, run);
   }
   return report;
 }

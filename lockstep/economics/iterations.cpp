@@ -16,24 +16,26 @@ constexpr double kLeastDrift = 0.1;  // over all that was seen
 // Fewer say nothing about a trend.
 constexpr size_t kLeastForTrend = 8;
 
-// Without what cannot be a time; single giants only, since a phase of them
-// would be real.
-std::vector<double> usable(
+// Those that can be times, by their places; single giants only are left out,
+// since a phase of them would be real.
+std::vector<size_t> usable(
     std::span<const double> seconds,
     IterationSummary& summary) {
-  std::vector<double> kept;
-  for (const double one : seconds) {
-    if (std::isfinite(one) && one > 0) {
-      kept.push_back(one);
+  std::vector<size_t> kept;
+  std::vector<double> values;
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    if (std::isfinite(seconds[i]) && seconds[i] > 0) {
+      kept.push_back(i);
+      values.push_back(seconds[i]);
     } else {
       ++summary.impossible;
     }
   }
-  const double middle = median(kept);
-  const auto giants = std::ranges::count_if(
-      kept, [&](double one) { return one > kJump * middle; });
+  const double giant = kJump * median(values);
+  const auto giants =
+      std::ranges::count_if(values, [&](double one) { return one > giant; });
   if (kept.size() >= 3 && giants <= static_cast<long>(kept.size() / 10 + 1)) {
-    std::erase_if(kept, [&](double one) { return one > kJump * middle; });
+    std::erase_if(kept, [&](size_t i) { return seconds[i] > giant; });
     summary.jumps = static_cast<size_t>(giants);
   }
   return kept;
@@ -46,9 +48,13 @@ std::optional<IterationSummary> sum_up(
     const Caution& caution) {
   IterationSummary summary;
   summary.seen = seconds.size();
-  const std::vector<double> kept = usable(seconds, summary);
-  if (kept.empty()) {
+  const std::vector<size_t> places = usable(seconds, summary);
+  if (places.empty()) {
     return std::nullopt;
+  }
+  std::vector<double> kept;
+  for (const size_t place : places) {
+    kept.push_back(seconds[place]);
   }
   summary.phases = find_phases(kept);
   // The first iteration alone is no phase: it is always left out.
@@ -60,6 +66,11 @@ std::optional<IterationSummary> sum_up(
   const size_t begin =
       kept.size() > 1 ? std::max<size_t>(summary.phases.back().begin, 1) : 0;
   summary.present.assign(kept.begin() + static_cast<long>(begin), kept.end());
+  summary.roles.assign(seconds.size(), IterationSummary::Role::kUnused);
+  for (size_t i = 0; i < places.size(); ++i) {
+    summary.roles[places[i]] = i < begin ? IterationSummary::Role::kPast
+                                         : IterationSummary::Role::kPresent;
+  }
   summary.estimate =
       *estimate(std::span<const double>(summary.present), caution);
   summary.median = median(summary.present);
@@ -84,9 +95,8 @@ std::vector<std::string> remarks(const IterationSummary& summary) {
   if (summary.impossible > 0) {
     lines.push_back(
         fmt::format(
-            "{} of {} iterations have no possible time (not above 0): the "
-            "clock "
-            "went back",
+            "{} of {} iterations have no possible time (not above 0, or no "
+            "number): left out",
             summary.impossible,
             summary.seen));
   }
@@ -94,8 +104,7 @@ std::vector<std::string> remarks(const IterationSummary& summary) {
     lines.push_back(
         fmt::format(
             "{} of {} iterations last a thousand times the median: left out, "
-            "the "
-            "clock jumped",
+            "the clock jumped",
             summary.jumps,
             summary.seen));
   }

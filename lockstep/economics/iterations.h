@@ -23,6 +23,9 @@ struct IterationSummary {
   std::vector<LevelPhase> phases;  // over what was used, in order
   // Those of the last phase, without the very first iteration of all.
   std::vector<double> present;
+  // Of each that came: not used, before the present, present.
+  enum class Role : char { kUnused, kPast, kPresent };
+  std::vector<Role> roles;
   Estimate estimate;
   double median = 0;
   double drift = 0;       // of an iteration, as a share of the mean

@@ -73,7 +73,8 @@ Result<Job> parse_job(
 // The variables that all nodes get, and those of `host` alone.
 Environment common_envs(const Job& job);
 Environment host_envs(const Job& job, const std::string& host);
-// An error for values of a host that is not among `hosts`.
+// An error for values of a host that is neither among `hosts` nor among the
+// job's own.
 Result<void> check_host_envs(
     const Job& job,
     const std::vector<std::string>& hosts);

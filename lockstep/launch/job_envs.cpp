@@ -29,14 +29,25 @@ Environment host_envs(const Job& job, const std::string& host) {
   return own;
 }
 
+namespace {
+
+// Without the slots of "n1:4".
+bool is_listed(const std::string& host, const std::vector<std::string>& hosts) {
+  return std::ranges::any_of(hosts, [&](const std::string& one) {
+    return one == host || one.starts_with(host + ":");
+  });
+}
+
+}  // namespace
+
 Result<void> check_host_envs(
     const Job& job,
     const std::vector<std::string>& hosts) {
   for (const auto& [name, value] : job.envs) {
     const size_t dot = name.rfind('.');
     const std::string host = name.substr(0, dot);
-    if (dot != std::string::npos &&
-        std::ranges::find(hosts, host) == hosts.end()) {
+    if (dot != std::string::npos && !is_listed(host, hosts) &&
+        (hosts.empty() || !is_listed(host, job.resources.hosts))) {
       return Error(
           ErrorCode::kInvalidInput,
           hosts.empty()

@@ -275,12 +275,11 @@ class LocalAgent : public Agent {
     if (idle_ && one.matched->left() == 0) {
       std::ranges::move(one.matched->rest(), std::back_inserter(lines));
     }
-    for (const std::string& line : lines) {
-      for (wire::EventBody& body : one.patterns->take(line, now)) {
-        wire::Event event{now, rank, host_, std::move(body)};
-        std::string text = wire::to_json(event);
-        reports.emplace_back(RankEvent{std::move(event), std::move(text)});
-      }
+    for (wire::Event& event : one.patterns->take(lines, now)) {
+      event.rank = rank;
+      event.node = host_;
+      std::string text = wire::to_json(event);
+      reports.emplace_back(RankEvent{std::move(event), std::move(text)});
     }
   }
 

@@ -1,5 +1,6 @@
 #include "lockstep/launch/output_events.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep::launch {
@@ -34,7 +35,38 @@ Result<OutputEvents> OutputEvents::make(
   return events;
 }
 
-std::vector<wire::EventBody> OutputEvents::take(
+std::vector<wire::Event> OutputEvents::take(
+    const std::vector<std::string>& lines,
+    double time) {
+  std::map<std::string, double> ignored;
+  std::vector<std::string_view> telling;
+  for (const std::string& line : lines) {
+    if ((iterations_ && iterations_->match(line, ignored)) ||
+        (epochs_ && epochs_->match(line, ignored))) {
+      telling.push_back(line);
+    }
+  }
+  const auto count = static_cast<double>(telling.size());
+  const double since = last_line_ > 0   ? last_line_
+                       : last_look_ > 0 ? last_look_
+                                        : time;
+  last_look_ = time;
+  std::vector<wire::Event> events;
+  for (size_t i = 0; i < telling.size(); ++i) {
+    const double when =
+        since + (time - since) * static_cast<double>(i + 1) / count;
+    for (wire::EventBody& body : take_line(telling[i], when)) {
+      wire::Event event;
+      event.time = when;
+      event.body = std::move(body);
+      events.push_back(std::move(event));
+    }
+    last_line_ = when;
+  }
+  return events;
+}
+
+std::vector<wire::EventBody> OutputEvents::take_line(
     std::string_view line,
     double time) {
   std::vector<wire::EventBody> events;
@@ -42,7 +74,15 @@ std::vector<wire::EventBody> OutputEvents::take(
   if (iterations_ && iterations_->match(line, numbers)) {
     wire::Iteration iteration;
     const auto step = pop(numbers, "step");
-    step_ = step ? whole(*step) : step_ + 1;
+    if (step) {
+      const int64_t told = whole(*step);
+      steps_before_ = told > told_step_ ? steps_before_ : step_;
+      told_step_ = told;
+      // One that counts from 0 goes on with the next all the same.
+      step_ = std::max(steps_before_ + told, step_ + (step_ > 0 ? 1 : 0));
+    } else {
+      ++step_;
+    }
     if (const auto epoch = pop(numbers, "epoch")) {
       epoch_ = whole(*epoch);
     }

@@ -4,6 +4,7 @@
 // patterns: group `step` gives an iteration (with `epoch` and `samples` where
 // they are named), `epoch` an epoch; every other named number is a metric.
 // Iteration time is the time between two lines, all of it counted as compute.
+// Steps that begin anew (3 of 10, again and again) are counted on.
 
 #include <optional>
 #include <string>
@@ -22,15 +23,25 @@ class OutputEvents {
       const std::string& iteration_pattern,
       const std::string& epoch_pattern);
   bool active() const { return iterations_ || epochs_; }
-  // `time`: Unix seconds at which the line was read.
-  std::vector<wire::EventBody> take(std::string_view line, double time);
+  // Lines that were found at one look, `time` (Unix seconds) being when. What
+  // was written since the look before is taken as written at even distances:
+  // the sum of the times is right, whatever the pace of the looks.
+  std::vector<wire::Event> take(
+      const std::vector<std::string>& lines,
+      double time);
 
  private:
+  std::vector<wire::EventBody> take_line(std::string_view line, double time);
+
   std::optional<Pattern> iterations_;
   std::optional<Pattern> epochs_;
-  double last_iteration_ = 0;  // time; 0: none yet
+  double last_look_ = 0;  // time; 0: none yet
+  double last_line_ = 0;  // of the last line that said something
+  double last_iteration_ = 0;
   double last_epoch_ = 0;
   int64_t step_ = 0;
+  int64_t told_step_ = 0;     // as the program counts
+  int64_t steps_before_ = 0;  // that count began
   int64_t epoch_ = 0;
   int64_t epoch_first_step_ = 0;
 };

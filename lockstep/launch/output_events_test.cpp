@@ -33,13 +33,67 @@ TEST(Pattern, GivesUpOnEndlessBacktracking) {
   EXPECT_FALSE(pattern->match(std::string(40, 'a') + "b", numbers));
 }
 
+std::vector<wire::EventBody>
+take(OutputEvents& events, const std::vector<std::string>& lines, double time) {
+  std::vector<wire::EventBody> bodies;
+  for (wire::Event& event : events.take(lines, time)) {
+    bodies.push_back(std::move(event.body));
+  }
+  return bodies;
+}
+
+std::vector<wire::Iteration> iterations(
+    OutputEvents& events,
+    const std::vector<std::string>& lines,
+    double time) {
+  std::vector<wire::Iteration> found;
+  for (const wire::Event& event : events.take(lines, time)) {
+    if (const auto* one = std::get_if<wire::Iteration>(&event.body)) {
+      found.push_back(*one);
+    }
+  }
+  return found;
+}
+
+TEST(OutputEvents, LinesOfOneLookShareItsTime) {
+  auto events = OutputEvents::make(R"(step (?<step>\d+))", "");
+  ASSERT_TRUE(events.has_value());
+  EXPECT_TRUE(take(*events, {}, 10).empty());
+  const auto first = iterations(*events, {"step 1", "hello", "step 2"}, 10.1);
+  ASSERT_EQ(first.size(), 2);
+  EXPECT_EQ(first[0].total, 0);  // since when is not known
+  EXPECT_NEAR(first[1].total, 0.05, 1e-6);
+  const auto next =
+      iterations(*events, {"step 3", "step 4", "step 5", "step 6"}, 10.2);
+  ASSERT_EQ(next.size(), 4);
+  for (const wire::Iteration& one : next) {
+    EXPECT_NEAR(one.total, 0.025, 1e-6);
+  }
+}
+
+TEST(OutputEvents, StepsThatBeginAnewAreCountedOn) {
+  auto events = OutputEvents::make(R"(step (?<step>\d+))", "");
+  ASSERT_TRUE(events.has_value());
+  std::vector<int64_t> steps;
+  for (const char* line : {"step 1", "step 2", "step 3", "step 1", "step 2"}) {
+    steps.push_back(iterations(*events, {line}, 10)[0].step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  auto from_zero = OutputEvents::make(R"(step (?<step>\d+))", "");
+  steps.clear();
+  for (const char* line : {"step 0", "step 10", "step 0", "step 10"}) {
+    steps.push_back(iterations(*from_zero, {line}, 10)[0].step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{0, 10, 11, 20}));
+}
+
 TEST(OutputEvents, MakesIterationsAndMetrics) {
   auto events = OutputEvents::make(
       R"(step (?<step>\d+) of (?<epoch>\d+) loss (?<loss>[\d.]+))", "");
   ASSERT_TRUE(events.has_value());
-  EXPECT_TRUE(events->take("hello", 9).empty());
-  events->take("step 1 of 0 loss 2.5", 10);
-  const auto made = events->take("step 2 of 0 loss 1.5", 10.5);
+  EXPECT_TRUE(take(*events, {"hello"}, 9).empty());
+  take(*events, {"step 1 of 0 loss 2.5"}, 10);
+  const auto made = take(*events, {"step 2 of 0 loss 1.5"}, 10.5);
   ASSERT_EQ(made.size(), 2);
   const auto& iteration = std::get<wire::Iteration>(made[0]);
   EXPECT_EQ(iteration.step, 2);
@@ -54,16 +108,16 @@ TEST(OutputEvents, CountsStepsAndEpochsThatHaveNoNumber) {
   auto events = OutputEvents::make(
       R"(batch took (?<seconds>[\d.]+))", R"(epoch done acc (?<acc>[\d.]+))");
   ASSERT_TRUE(events.has_value());
-  events->take("batch took 0.25", 10);
-  const auto second = events->take("batch took 0.5", 20);
+  take(*events, {"batch took 0.25"}, 10);
+  const auto second = take(*events, {"batch took 0.5"}, 20);
   EXPECT_EQ(std::get<wire::Iteration>(second[0]).step, 2);
   EXPECT_DOUBLE_EQ(std::get<wire::Iteration>(second[0]).total, 0.5);
-  const auto epoch = events->take("epoch done acc 0.9", 30);
+  const auto epoch = take(*events, {"epoch done acc 0.9"}, 30);
   ASSERT_EQ(epoch.size(), 2);
   EXPECT_EQ(std::get<wire::Epoch>(epoch[0]).epoch, 0);
   EXPECT_EQ(std::get<wire::Epoch>(epoch[0]).steps, 2);
   EXPECT_EQ(std::get<wire::Metric>(epoch[1]).values.at("acc"), 0.9);
-  const auto next = events->take("batch took 0.5", 31);
+  const auto next = take(*events, {"batch took 0.5"}, 31);
   EXPECT_EQ(std::get<wire::Iteration>(next[0]).epoch, 1);
 }
 
