@@ -109,6 +109,28 @@ def test_a_run_without_a_price_is_left_out_by_name(control):
     assert "runs.csv: row 4 (e0, m3): usd_per_hour_each is 0" in log
 
 
+def test_a_byte_order_mark_is_no_part_of_a_name(control):
+    rows = made_runs(4, experiments=2)
+    before, _ = replay(control, rows)
+    file = control.folder / "runs.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    result = control.call("bench", "--replay", "runs.csv", "--output", "json")
+    assert json.loads(result.stdout) == before
+
+
+def test_stages_that_were_not_recorded(control):
+    rows = made_runs(4, experiments=2)
+    for row in rows:
+        row["pi2_ms"] = row["pi2_10_mean_ms"] = ""
+    score, _ = replay(control, rows)
+    assert score["experiments"] == 2 and score["probe_cost"] < 1
+    for row in rows:
+        row.update({name: "" for name in row if name.endswith("_mean_ms") and name != "pi_mean_ms"})
+    write(control.folder / "runs.csv", rows)
+    result = control.call("bench", "--replay", "runs.csv")
+    assert result.returncode == 2 and "no run has a stage" in result.stderr
+
+
 @pytest.mark.parametrize(
     "text, word",
     [
@@ -128,7 +150,9 @@ def test_bad_files_are_refused(control, text, word):
 
 def test_bad_commands_are_refused(control):
     for words in (["bench"], ["bench", "--replay", "absent.csv"],
-                  ["bench", "job.yaml", "--replay", "runs.csv"]):
+                  ["bench", "job.yaml", "--replay", "runs.csv"],
+                  ["bench", "--replay", "."],
+                  ["bench", "--replay", "runs.csv", "--budget", "3"]):
         result = control.call(*words)
         assert result.returncode == 2, (words, result.stdout)
         assert result.stderr.startswith("lockstep: ")

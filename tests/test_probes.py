@@ -2,6 +2,7 @@
 phases, programs without events, bad input, the budget, Ctrl-C."""
 
 import json
+import pathlib
 import signal
 import statistics
 
@@ -11,7 +12,8 @@ from control import Control, wait_for
 
 # Iterations of known length by its own account: what they cost is not measured
 # but told, so that a loaded machine changes nothing. --step S, --steps N,
-# --late S: from step 9 on, --slower F: each by this factor.
+# --late S: from step 9 on, --slower F: each by this factor, --odd N:WHAT: step
+# N lasts null or a jump of the clock, --clock S: event times are off by it.
 PROGRAM = r"""#!/usr/bin/env python3
 import json, os, sys, time
 
@@ -21,15 +23,18 @@ steps = int(options.get("--steps", 100000))
 late = float(options.get("--late", step))
 slower = float(options.get("--slower", 1))
 samples = int(options.get("--samples", 16))
+odd = dict([options["--odd"].split(":")] if "--odd" in options else [])
+clock = float(options.get("--clock", 0))
 with open(os.environ["LOCKSTEP_EVENTS"], "a") as file:
     def event(kind, **fields):
-        head = {"v": 1, "kind": kind, "time": time.time(), "rank": 0, "node": "n"}
+        head = {"v": 1, "kind": kind, "time": time.time() + clock, "rank": 0, "node": "n"}
         file.write(json.dumps({**head, **fields}) + "\n")
         file.flush()
     event("init", program="made", world_size=1, seconds=0.5,
           facts={"total_steps": str(options.get("--total", 1000))})
     for i in range(steps):
         total = (late if i >= 8 else step) * slower**i
+        total = {"null": None, "jump": 1e9}.get(odd.get(str(i + 1)), total)
         event("iteration", step=i + 1, epoch=0, samples=samples, data=0,
               compute=total, communication=0, wait=0, total=total)
         time.sleep(0.01)
@@ -51,7 +56,7 @@ def job(control, *words, text=""):
 
 def bench(control, *words, code=0, **options):
     result = control.call(
-        "bench", "job.yaml", *words, "--output", "json", timeout=120, **options
+        "bench", "job.yaml", *map(str, words), "--output", "json", timeout=120, **options
     )
     assert result.returncode == code, (result.returncode, result.stderr)
     return json.loads(result.stdout)
@@ -110,7 +115,7 @@ NATIVE = """name: native
 train:
   recipe: vit
   model: {name: vit_tiny_patch16_224, patch: 8, dim: 24, depth: 2, heads: 3}
-  data: {name: synthetic, image_size: 16, batch_size: 4, length: 400, workers: 0}
+  data: {name: synthetic, image_size: 16, batch_size: 4, length: 40000, workers: 0}
   trainer: {max_epochs: 3}
 envs: {OMP_NUM_THREADS: 1}
 """
@@ -118,30 +123,99 @@ envs: {OMP_NUM_THREADS: 1}
 
 def test_an_epochs_end_is_rehearsed_and_predicted(control):
     control.script("job.yaml", NATIVE)
-    result = bench(control, "--candidates", "local=0.36", "--explain")
+    result = bench(control, "--candidates", "local=0.36", "--explain", "--procs", 1)
     (one,) = result["candidates"]
     (seen,) = one["epoch_ends"]
-    events = [json.loads(line) for line in open(one["events"])]
+    events = [e for e in map(json.loads, open(one["events"])) if e["rank"] == 0]
     (saved,) = [e for e in events if e["kind"] == "checkpoint" and e["step"] == 8]
     (init,) = [e for e in events if e["kind"] == "init"]
     begun, ended = [e["time"] for e in events if e["kind"] == "phase"][1:3]
-    # Eight batches of a hundred were validated: it counts as all of them.
-    assert float(init["facts"]["validation_part"]) == 0.08
-    assert seen == pytest.approx((ended - begun) / 0.08 + saved["seconds"])
-    # Three epochs of a hundred steps.
+    # Eight batches of ten thousand were validated: it counts as all of them.
+    assert float(init["facts"]["validation_part"]) == 0.0008
+    assert seen == pytest.approx((ended - begun) / 0.0008 + saved["seconds"])
+    # Three epochs of ten thousand steps.
     parts = [one["launch_seconds"], one["init_seconds"], 3 * seen]
     parts += [one["closing_seconds"], one["end_seconds"]]
     steps = one["whole"]["seconds"]["value"] - sum(parts)
-    assert steps == pytest.approx(300 * one["iteration"]["seconds"], rel=0.5)
+    assert steps == pytest.approx(30000 * one["iteration"]["seconds"], rel=0.1)
     assert "3 x " in result["explain"] and "epoch's end (1 seen)" in result["explain"]
     # The plan knows the probe for one of this job, and its epochs' ends.
     (row,) = plan(control)["rows"]
-    assert row["seconds"]["value"] > 300 * row["iteration_seconds"] + 3 * seen
+    assert row["seconds"]["value"] == pytest.approx(one["whole"]["seconds"]["value"], rel=0.05)
     # Without a probe nothing is rehearsed.
-    assert control.call("run", "job.yaml", "--price", "0.36").returncode == 0
+    done = control.call("run", "job.yaml", "data.length=40", "--procs", 1)
+    assert done.returncode == 0, done.stderr
     (run,) = [p for p in control.runs_dir.iterdir() if (p / "events.jsonl").exists()]
     lines = map(json.loads, open(run / "events.jsonl"))
-    assert [e["step"] for e in lines if e["kind"] == "checkpoint"] == [100, 200, 300]
+    assert [e["step"] for e in lines if e["kind"] == "checkpoint"] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("odd", ["2:jump", "15:jump", "5:null", "15:null"])
+def test_times_that_are_none_are_left_out(control, odd):
+    job(control, "--odd", odd)
+    one = bench(control, "--candidates", "local=0.36")["candidates"][0]
+    assert one["iteration"]["seconds"] == pytest.approx(0.1)
+    assert one["whole"]["seconds"]["value"] == pytest.approx(100, rel=0.1)
+    assert any("left out" in text for text in one["iteration"]["remarks"])
+    (row,) = plan(control)["rows"]
+    assert row["seconds"]["value"] == pytest.approx(100, rel=0.1)
+    # A run with such a step ends with its report.
+    job(control, "--odd", odd, "--steps", 20)
+    done = control.call("run", "job.yaml", "--price", "1")
+    assert done.returncode == 0, done.stderr
+    assert control.call("report", "last").returncode == 0
+
+
+@pytest.mark.parametrize("clock", [-1e9, 1e6])
+def test_another_clock_of_the_events_adds_no_time(control, clock):
+    job(control, "--clock", clock)
+    one = bench(control, "--candidates", "local=0.36")["candidates"][0]
+    assert one["closing_seconds"] <= one["probe_seconds"]
+    assert one["whole"]["seconds"]["value"] < 120
+
+
+def test_no_iteration_with_a_time_is_told(control):
+    job(control, text="iterations: {pattern: 'took (?<seconds>[a-z]+)'}\n")
+    control.script("program", "#!/bin/bash\nfor i in $(seq 100); do echo took nan; sleep .01; done\n")
+    result = bench(control, "--candidates", "local=0.36", code=3)
+    assert "possible time" in result["verdict"] or "no iteration" in result["verdict"]
+
+
+def test_lines_that_come_faster_than_they_are_looked_at(control):
+    control.script(
+        "talks", "#!/bin/bash\nfor e in $(seq 99); do for i in $(seq 50); do echo step $i/50; "
+        "sleep 0.01; done; done\n"
+    )
+    control.script(
+        "job.yaml",
+        "run: ./talks\niterations: {pattern: 'step (?<step>\\d+)/(?<total>\\d+)'}\n",
+    )
+    one = bench(control, "--candidates", "local=1", "--iterations", 100)["candidates"][0]
+    events = map(json.loads, open(one["events"]))
+    steps = [e for e in events if e["kind"] == "iteration"]
+    # Counted on over the epochs, and their sum is the time that passed.
+    assert [e["step"] for e in steps] == list(range(1, len(steps) + 1)) and len(steps) > 90
+    passed = steps[-1]["time"] - steps[0]["time"]
+    assert sum(e["total"] for e in steps) == pytest.approx(passed, rel=0.05)
+    assert one["iteration"]["seconds"] == pytest.approx(passed / len(steps), rel=0.3)
+    # 50 are an epoch's, not the run's.
+    assert one["whole"] is None
+
+
+def test_each_candidate_has_its_own_number_of_steps(control):
+    job(control, "--total", 1000)
+    first = bench(control, "--candidates", "local=1", "--total-steps", "20")
+    assert first["candidates"][0]["total_steps"] == 20
+    again = bench(control, "--candidates", "local=1")
+    assert again["candidates"][0]["total_steps"] == 1000
+
+
+def test_a_folder_that_is_used_again_shows_what_was_measured_now(control):
+    job(control)
+    bench(control, "--candidates", "local=1", "--out", "out")
+    control.script("job.yaml", "run: exit 3\n")
+    result = bench(control, "--candidates", "local=1", "--out", "out", code=3)
+    assert result["candidates"][0]["iteration"] is None
 
 
 def test_iterations_that_slow_without_end_are_told(control):
@@ -296,6 +370,34 @@ def test_a_plan_that_nothing_fits_says_what_comes_nearest(control):
     result = plan(control, "--budget", "0.001", code=4)
     assert result["cheapest"] is None
     assert "the cheapest of all is 1 x local" in result["verdict"]
+
+
+def test_a_plan_without_a_price_is_of_time_alone(control):
+    job(control)
+    bench(control, "--candidates", "local", "--iterations", 12)
+    result = plan(control, "--max-duration", "1h")
+    assert result["rows"][0]["dollars"] is None and result["fastest"]["machine"] == "local"
+    assert "without prices" in result["verdict"]
+    assert plan(control, "--max-duration", "1s", code=4)["fastest"] is None
+    assert "no run on it is known" in plan(control, "--price", "nobody=3", code=2)
+
+
+def test_a_plan_knows_phases_and_what_one_node_says_to_itself(control):
+    job(control, "--step", 0.4, "--late", 0.1, "--total", 500)
+    one = bench(control, "--candidates", "local=1", "--iterations", 40)["candidates"][0]
+    assert one["whole"]["seconds"]["value"] == pytest.approx(0.5 + 8 * 0.4 + 492 * 0.1, abs=2)
+    (row,) = plan(control)["rows"]
+    assert row["seconds"]["value"] == pytest.approx(one["whole"]["seconds"]["value"], abs=0.5)
+
+
+@pytest.mark.parametrize("name", ["../../out", "..", "a b", "x" * 300])
+def test_a_plans_folder_is_within_plans(control, name):
+    job(control)
+    text = (control.folder / "job.yaml").read_text().replace("name: made", f"name: {json.dumps(name)}")
+    control.script("job.yaml", text)
+    bench(control, "--candidates", "local=3.6", "--iterations", 12)
+    folder = pathlib.Path(plan(control)["directory"])
+    assert folder.parent == control.folder / "plans" and (folder / "plan.json").exists()
 
 
 def test_another_job_is_not_mixed_in(control):

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -490,3 +491,13 @@ def test_stop_never_signals_a_stranger(control):
     (run.path / "state.json").write_text(json.dumps(state))
     result = control.call("stop", "last")
     assert result.returncode == 0 and "lost" in result.stderr
+
+
+def test_a_lost_run_costs_what_it_did_until_it_was_last_heard_of(control):
+    run = control.start("run", "--price", "3600", "--", "bash", "-c", "sleep 1; echo x; sleep 100")
+    wait_for(lambda: control.runs() and "x" in control.run().log(0), 20)
+    time.sleep(0.5)
+    run.kill()
+    run.wait()
+    told = json.loads(control.call("cost", "--output", "json").stdout)
+    assert 0.2 < told["runs"][0]["cost"] < 30, told

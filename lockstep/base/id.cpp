@@ -28,7 +28,7 @@ int digit(char c) {
 
 }  // namespace
 
-std::string make_run_id(std::string_view name, int64_t unix_seconds) {
+std::string file_name_of(std::string_view name) {
   std::string clean;
   for (char c : name.substr(0, 40)) {
     const auto lower = static_cast<char>(std::tolower((unsigned char)c));
@@ -40,6 +40,11 @@ std::string make_run_id(std::string_view name, int64_t unix_seconds) {
   if (clean.empty() || clean.front() == '-') {
     clean = "run" + clean;
   }
+  return clean;
+}
+
+std::string make_run_id(std::string_view name, int64_t unix_seconds) {
+  const std::string clean = file_name_of(name);
   const std::time_t time = unix_seconds;
   std::tm utc{};
   gmtime_r(&time, &utc);

@@ -9,6 +9,10 @@
 
 namespace lockstep {
 
+// What a name gives for a file: small letters, digits, '_' and '-', at most 40
+// and some.
+std::string file_name_of(std::string_view name);
+
 // "<name>-20261115-083012-x7k2f9": sorts by time, unique by 30 random bits.
 // Characters outside [a-z0-9_-] of the name become '-'.
 std::string make_run_id(std::string_view name, int64_t unix_seconds);

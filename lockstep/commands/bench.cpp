@@ -41,7 +41,29 @@ struct BenchOptions {
   bool explain = false, yes = false;
 };
 
+// A replay measures nothing: what says how to measure is a mistake.
+Result<void> check_replay_alone(const BenchOptions& options) {
+  const bool measures = !options.words.empty() || !options.candidates.empty() ||
+                        !options.budget.empty() || !options.out.empty() ||
+                        options.iterations || options.total_steps ||
+                        options.explain;
+  if (measures) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "--replay FILE.csv measures nothing: give it without a job and "
+        "without the options of a probe; accepted beside it: --output");
+  }
+  if (std::error_code ignored; fs::is_directory(options.replay, ignored)) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "--replay '{}' is a folder; give a CSV file", options.replay));
+  }
+  return {};
+}
+
 Result<int> replay_file(const BenchOptions& options, const Context& context) {
+  LOCKSTEP_TRY(check_replay_alone(options));
   LOCKSTEP_ASSIGN(
       const std::string text, os::real_files().read(options.replay));
   LOCKSTEP_ASSIGN(
@@ -50,6 +72,14 @@ Result<int> replay_file(const BenchOptions& options, const Context& context) {
     log_warning("left out: " + line);
   }
   const economics::ReplayScore score = economics::replay(recorded.runs);
+  for (const std::string& name : score.left_out) {
+    log_warning("left out: " + name + ": no run of it has a stage");
+  }
+  if (score.experiments == 0) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        options.replay + ": no run has a stage (pi2_ms, pi2_5_mean_ms, ...)");
+  }
   switch (context.format()) {
     case OutputFormat::kTable:
       std::fputs(replay_text(score).c_str(), stdout);
@@ -173,9 +203,11 @@ Result<int> run_bench(const BenchOptions& options, const Context& context) {
   runner.program = own_program();
   runner.words = options.words;
   if (can_rehearse(job)) {
-    runner.words.push_back(fmt::format(
-        "trainer.rehearse={}",
-        std::clamp(options.iterations.value_or(kRehearse + 1) - 1, 1, kRehearse)));
+    runner.words.push_back(
+        fmt::format(
+            "trainer.rehearse={}",
+            std::clamp(
+                options.iterations.value_or(kRehearse + 1) - 1, 1, kRehearse)));
   }
   runner.quiet = context.format() == OutputFormat::kQuiet;
   LOCKSTEP_ASSIGN(

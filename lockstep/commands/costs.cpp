@@ -11,13 +11,23 @@
 namespace lockstep::commands {
 namespace {
 
-// When a run that nobody ended was last heard of.
+// When a run that nobody ended was last heard of: the newest file of its
+// directory (events, logs, checkpoints). Unix seconds; 0: there is none.
 double last_sign(const record::RunDirectory& run) {
-  std::error_code absent;
-  const auto time = std::filesystem::last_write_time(run.events(), absent);
-  return absent ? 0
-                : to_seconds(
-                      std::chrono::file_clock::to_sys(time).time_since_epoch());
+  namespace fs = std::filesystem;
+  double last = 0;
+  std::error_code stop;
+  for (fs::recursive_directory_iterator file(run.path(), stop), end;
+       !stop && file != end;
+       file.increment(stop)) {
+    std::error_code gone;
+    const auto written = file->last_write_time(gone);
+    if (!gone && file->is_regular_file(gone)) {
+      const auto time = std::chrono::file_clock::to_sys(written);
+      last = std::max(last, to_seconds(time.time_since_epoch()));
+    }
+  }
+  return last;
 }
 
 }  // namespace

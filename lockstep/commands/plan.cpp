@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "lockstep/base/id.h"
+#include "lockstep/base/nearest.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/past_runs.h"
 #include "lockstep/commands/table.h"
@@ -65,6 +68,37 @@ Result<std::map<std::string, double>> given_prices(
   return prices;
 }
 
+// An iteration of all ranks; a program that does not tell counts as one a node.
+double samples_of(const PastRun& run) {
+  return run.figures.samples > 0 ? run.figures.samples : run.nodes;
+}
+
+// Machines that were tried with several numbers of ranks are told apart by it.
+void name_by_ranks(std::vector<PastRun>& runs) {
+  std::map<std::string, std::set<int>> ranks;
+  for (const PastRun& run : runs) {
+    ranks[run.machine].insert(run.ranks);
+  }
+  for (PastRun& run : runs) {
+    if (ranks[run.machine].size() > 1) {
+      run.machine += fmt::format(":{}", run.ranks);
+    }
+  }
+}
+
+// How a run went: its batch, an earlier phase, a drift.
+void note_course(const PastRun& run, bool strong, economics::PlanOffer& offer) {
+  const ProbeFigures& figures = run.figures;
+  const double samples = samples_of(run);
+  offer.samples_a_node = samples / (strong ? 1 : run.nodes);
+  const double mean = figures.iterations->estimate.mean;
+  const bool has_phase = figures.past_seconds > 0 && mean > 0;
+  offer.early_samples = has_phase ? figures.past_steps * samples : 0;
+  offer.early_ratio =
+      has_phase ? figures.past_seconds / figures.past_steps / mean : 1;
+  offer.drift = figures.iterations->drifting ? figures.iterations->drift : 0;
+}
+
 // Of all that is known about one machine.
 economics::PlanOffer make_offer(
     const std::string& machine,
@@ -86,6 +120,7 @@ economics::PlanOffer make_offer(
     if (const auto seen = epoch_end_estimate(run->figures)) {
       offer.epoch_end = *seen;
     }
+    note_course(*run, strong, offer);
     // What was sent once is there: the quickest start speaks for the next.
     offer.machine.setup = run == runs.front()
                               ? run->setup
@@ -97,9 +132,10 @@ economics::PlanOffer make_offer(
   std::vector<economics::Split> splits;
   for (const auto& [nodes, run] : by_nodes) {
     const auto& estimate = run->figures.iterations->estimate;
-    // A program that does not split its time computes all of it.
+    // A program that does not split its time computes all of it; what ranks of
+    // one node say to each other stays with more nodes.
     const double communication =
-        std::min(run->figures.communication, estimate.mean);
+        nodes > 1 ? std::min(run->figures.communication, estimate.mean) : 0;
     splits.push_back(
         {nodes, estimate.mean - communication, communication, estimate.spread});
     offer.most_nodes = std::max(offer.most_nodes, nodes);
@@ -146,7 +182,8 @@ Result<PlanReport> make_report(
   }
   std::vector<os::Path> roots = bench_roots(options.benches);
   roots.emplace_back(settings.runs_dir);
-  const std::vector<PastRun> runs = find_past_runs(roots, job);
+  std::vector<PastRun> runs = find_past_runs(roots, job);
+  name_by_ranks(runs);
   if (runs.empty()) {
     return Error(
                ErrorCode::kInvalidInput,
@@ -165,14 +202,13 @@ Result<PlanReport> make_report(
   for (const PastRun& run : runs) {
     machines[run.machine].push_back(&run);
     report.sources.push_back(run.run.string());
-    const double samples =
-        run.figures.samples > 0 ? run.figures.samples : run.nodes;
+    const double samples = samples_of(run);
     const auto total =
         options.total_steps ? options.total_steps : run.figures.total_steps;
     if (total) {
       report.work.samples = *total * samples;
-      report.work.epoch_ends = std::max(
-          report.work.epoch_ends, num_epoch_ends(run.figures, *total));
+      report.work.epoch_ends =
+          std::max(report.work.epoch_ends, num_epoch_ends(run.figures, *total));
       steps = total;
     }
     const bool strong = options.scaling == "strong";
@@ -184,6 +220,20 @@ Result<PlanReport> make_report(
                "how many iterations the whole run has is not known: the "
                "program does not tell")
         .with_fix("give --total-steps N");
+  }
+  for (const auto& [machine, price] : prices) {
+    if (!machines.contains(machine)) {
+      std::vector<std::string> names;
+      for (const auto& [name, known] : machines) {
+        names.push_back(name);
+      }
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--price '{}': no run on it is known; {}",
+              machine,
+              suggest(machine, names)));
+    }
   }
   for (const auto& [machine, known] : machines) {
     const auto price = prices.find(machine);
@@ -212,10 +262,11 @@ Result<PlanReport> make_report(
          row.prediction.dollars.value});
   }
   LOCKSTEP_TRY(keep_predictions(kept, made));
-  report.folder = fs::absolute(
-                      options.out.empty() ? os::Path("plans") / job.name
-                                          : os::Path(options.out))
-                      .lexically_normal();
+  report.folder =
+      fs::absolute(
+          options.out.empty() ? os::Path("plans") / file_name_of(job.name)
+                              : os::Path(options.out))
+          .lexically_normal();
   return report;
 }
 
@@ -269,9 +320,11 @@ std::string plan_text(const PlanReport& report) {
         {report.offers[row.offer].machine.name,
          std::to_string(row.nodes),
          format_duration(from_seconds(row.iteration.mean)),
-         fmt::format("{:.4g}", row.samples_per_dollar),
+         row.prediction.priced ? fmt::format("{:.4g}", row.samples_per_dollar)
+                               : "-",
          interval_text(row.prediction.seconds, false),
-         interval_text(row.prediction.dollars, true),
+         row.prediction.priced ? interval_text(row.prediction.dollars, true)
+                               : "-",
          compared != nullptr ? fmt::format("{:+.1f}%", 100 * compared->error())
                              : "-",
          fits});
@@ -308,8 +361,11 @@ json plan_json(const PlanReport& report) {
          {"iteration_seconds", row.iteration.mean},
          {"iterations", row.iterations},
          {"seconds", quantity_json(row.prediction.seconds)},
-         {"dollars", quantity_json(row.prediction.dollars)},
-         {"samples_per_dollar", row.samples_per_dollar},
+         {"dollars",
+          row.prediction.priced ? quantity_json(row.prediction.dollars)
+                                : json()},
+         {"samples_per_dollar",
+          row.prediction.priced ? json(row.samples_per_dollar) : json()},
          {"on_front", row.on_front},
          {"in_time", row.in_time},
          {"in_budget", row.in_budget},
@@ -339,6 +395,9 @@ json plan_json(const PlanReport& report) {
 std::string plan_svg(const PlanReport& report) {
   std::vector<record::Series> series(report.offers.size());
   for (const economics::PlanRow& row : report.plan.rows) {
+    if (!row.prediction.priced) {
+      continue;
+    }
     record::Series& one = series[row.offer];
     one.name = report.offers[row.offer].machine.name;
     one.x.push_back(row.prediction.dollars.value);
@@ -385,7 +444,7 @@ Result<int> run_plan(const PlanOptions& options, const Context& context) {
   }
   std::fflush(stdout);
   constexpr int kNothingFits = 4;
-  return report.plan.cheapest || report.plan.rows.empty() ? 0 : kNothingFits;
+  return report.plan.fastest || report.plan.rows.empty() ? 0 : kNothingFits;
 }
 
 }  // namespace

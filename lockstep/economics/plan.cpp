@@ -17,24 +17,31 @@ make_row(const PlanOffer& offer, int nodes, const PlanWork& work) {
   row.nodes = nodes;
   row.iteration = offer.scaling.iteration(nodes);
   const double samples =
-      work.samples_a_node * (offer.scaling.strong ? 1 : nodes);
+      (offer.samples_a_node > 0 ? offer.samples_a_node : work.samples_a_node) *
+      (offer.scaling.strong ? 1 : nodes);
   if (!(samples > 0) || !(work.samples > 0)) {
     return std::nullopt;
   }
   row.iterations = std::ceil(work.samples / samples);
-  Work whole{
-      .init = offer.init,
-      .end = offer.end,
-      .phases = {{row.iterations, row.iteration}}};
+  Work whole{.init = offer.init, .end = offer.end};
+  const double early = std::min(row.iterations, offer.early_samples / samples);
+  if (early > 0) {
+    Estimate first = row.iteration;
+    first.mean *= offer.early_ratio;
+    whole.phases.push_back({early, first});
+  }
+  whole.phases.push_back({row.iterations - early, row.iteration, offer.drift});
   if (offer.epoch_end.mean > 0) {
     whole.phases.push_back({work.epoch_ends, offer.epoch_end});
   }
   const auto prediction = predict(offer.machine, nodes, whole);
-  if (!prediction || !prediction->priced) {
+  if (!prediction) {
     return std::nullopt;
   }
   row.prediction = *prediction;
-  row.samples_per_dollar = work.samples / prediction->dollars.value;
+  if (prediction->priced) {
+    row.samples_per_dollar = work.samples / prediction->dollars.value;
+  }
   return row;
 }
 
@@ -44,9 +51,11 @@ double bound(const Quantity& quantity, bool surely) {
 
 // By cost, then time: whoever is faster than all cheaper ones is on the front.
 std::vector<size_t> find_front(const std::vector<PlanRow>& rows) {
-  std::vector<size_t> order(rows.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    order[i] = i;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].prediction.priced) {
+      order.push_back(i);
+    }
   }
   std::ranges::sort(order, {}, [&](size_t i) {
     const Prediction& one = rows[i].prediction;
@@ -64,12 +73,21 @@ std::vector<size_t> find_front(const std::vector<PlanRow>& rows) {
 }
 
 std::string row_text(const PlanRow& row, std::span<const PlanOffer> offers) {
+  const Prediction& prediction = row.prediction;
   return fmt::format(
-      "{} x {} ({}, {})",
+      "{} x {} ({}{})",
       row.nodes,
       offers[row.offer].machine.name,
-      format_duration(from_seconds(row.prediction.seconds.value)),
-      format_money(Money::from_dollars(row.prediction.dollars.value)));
+      format_duration(from_seconds(prediction.seconds.value)),
+      prediction.priced
+          ? ", " + format_money(Money::from_dollars(prediction.dollars.value))
+          : "");
+}
+
+const PlanRow& fastest_of_all(const Plan& plan) {
+  return *std::ranges::min_element(plan.rows, {}, [](const PlanRow& row) {
+    return row.prediction.seconds.value;
+  });
 }
 
 }  // namespace
@@ -108,11 +126,12 @@ Plan make_plan(
         bound(row.prediction.seconds, limits.surely) <= *limits.max_seconds;
     row.in_budget =
         !limits.budget ||
-        bound(row.prediction.dollars, limits.surely) <= *limits.budget;
+        (row.prediction.priced &&
+         bound(row.prediction.dollars, limits.surely) <= *limits.budget);
     if (!row.in_time || !row.in_budget) {
       continue;
     }
-    if (better(plan.cheapest, i, dollars)) {
+    if (row.prediction.priced && better(plan.cheapest, i, dollars)) {
       plan.cheapest = i;
     }
     if (better(plan.fastest, i, seconds)) {
@@ -127,8 +146,13 @@ std::string plan_verdict(
     std::span<const PlanOffer> offers,
     const PlanLimits& limits) {
   if (plan.rows.empty()) {
-    return "nothing can be predicted: no machine has both a price and a "
-           "measured iteration";
+    return "nothing can be predicted: no machine has a measured iteration";
+  }
+  if (plan.fastest && !plan.cheapest) {
+    return fmt::format(
+        "take {}: the fastest; which is the cheapest is not known without "
+        "prices",
+        row_text(plan.rows[*plan.fastest], offers));
   }
   if (plan.cheapest) {
     const std::string cheapest =
@@ -144,13 +168,14 @@ std::string plan_verdict(
   // Nothing fits: what comes nearest to each limit.
   std::string text = "nothing fits";
   if (limits.max_seconds) {
-    const size_t i = plan.front.back();
     text += fmt::format(
         "; the fastest of all is {} where {} are allowed",
-        row_text(plan.rows[i], offers),
+        row_text(fastest_of_all(plan), offers),
         format_duration(from_seconds(*limits.max_seconds)));
   }
-  if (limits.budget) {
+  if (limits.budget && plan.front.empty()) {
+    text += "; no machine has a price to hold against the budget";
+  } else if (limits.budget) {
     const size_t i = plan.front.front();
     text += fmt::format(
         "; the cheapest of all is {} where {} are allowed",

@@ -24,6 +24,12 @@ struct PlanOffer {
   double init = 0;
   double end = 0;
   Estimate epoch_end{};  // seconds of a validation with its checkpoint; 0: none
+  double samples_a_node = 0;  // where it differs from the work's; 0: as there
+  // The first so many samples are of an earlier phase, whose iterations take
+  // so many times those of the rest.
+  double early_samples = 0;
+  double early_ratio = 1;
+  double drift = 0;  // of an iteration, as a share; 0: none
 };
 
 struct PlanWork {
@@ -55,11 +61,12 @@ struct Plan {
   std::vector<PlanRow> rows;  // by offer, then nodes
   std::vector<size_t> front;  // by rising cost
   // Of the rows within both limits; none: nothing fits.
-  std::optional<size_t> cheapest;  // within the duration
+  std::optional<size_t> cheapest;  // within the duration; none without prices
   std::optional<size_t> fastest;   // within the budget
 };
 
-// Offers without a price or without an iteration give no rows.
+// Offers without an iteration give no rows; those without a price give times
+// alone: they are never the cheapest, in no budget and not on the front.
 Plan make_plan(
     std::span<const PlanOffer> offers,
     const PlanWork& work,

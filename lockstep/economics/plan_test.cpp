@@ -57,13 +57,50 @@ TEST(Plan, SaysWhatDoesNotFit) {
   EXPECT_NE(verdict.find("$0.010"), std::string::npos) << verdict;
 }
 
-TEST(Plan, WithoutPriceOrIterationThereAreNoRows) {
-  const std::vector<PlanOffer> offers = {
-      offer("free", 0, 2), offer("unseen", 1, 0)};
-  const Plan plan = make_plan(offers, kWork);
-  EXPECT_TRUE(plan.rows.empty());
+TEST(Plan, WithoutAnIterationThereAreNoRows) {
+  const std::vector<PlanOffer> offers = {offer("none", 1, 0)};
+  EXPECT_TRUE(make_plan(offers, kWork).rows.empty());
+}
+
+TEST(Plan, WithoutPricesThereIsTimeAlone) {
+  const std::vector<PlanOffer> offers = {offer("a", 0, 2), offer("b", 0, 1)};
+  Plan plan = make_plan(offers, kWork, {.max_seconds = 5000});
+  EXPECT_EQ(plan.rows.size(), 2U);
+  EXPECT_FALSE(plan.cheapest);
+  EXPECT_EQ(plan.rows[*plan.fastest].offer, 1U);
+  const std::string verdict = plan_verdict(plan, offers, {});
+  EXPECT_NE(verdict.find("take 1 x b"), std::string::npos) << verdict;
+  EXPECT_NE(verdict.find("without prices"), std::string::npos) << verdict;
+  const PlanLimits limits{.max_seconds = 10, .budget = 1};
+  plan = make_plan(offers, kWork, limits);
+  EXPECT_FALSE(plan.fastest);
   EXPECT_NE(
-      plan_verdict(plan, offers, {}).find("no machine"), std::string::npos);
+      plan_verdict(plan, offers, limits).find("the fastest of all is 1 x b"),
+      std::string::npos);
+}
+
+TEST(Plan, AnEarlierPhaseADriftAndEpochsEndsCount) {
+  std::vector<PlanOffer> offers = {offer("a", 1, 2)};
+  offers[0].early_samples = 6000;  // 600 of 3600 iterations, of 6 s
+  offers[0].early_ratio = 3;
+  PlanWork work = kWork;
+  work.epoch_ends = 4;
+  offers[0].epoch_end = {.iterations = 1, .mean = 100, .spread = 0.1};
+  Plan plan = make_plan(offers, work);
+  EXPECT_NEAR(
+      plan.rows[0].prediction.seconds.value, 600 * 6 + 3000 * 2 + 400, 1e-6);
+  const double high = plan.rows[0].prediction.seconds.high;
+  offers[0].drift = 0.001;
+  plan = make_plan(offers, work);
+  EXPECT_GT(plan.rows[0].prediction.seconds.high, 1.5 * high);
+}
+
+TEST(Plan, AMachineMayHaveItsOwnBatch) {
+  std::vector<PlanOffer> offers = {offer("one", 1, 2), offer("two", 1, 2)};
+  offers[1].samples_a_node = 20;
+  const Plan plan = make_plan(offers, kWork);
+  EXPECT_NEAR(plan.rows[0].prediction.seconds.value, 7200, 1e-6);
+  EXPECT_NEAR(plan.rows[1].prediction.seconds.value, 3600, 1e-6);
 }
 
 TEST(Plan, MoreNodesShareTheSamples) {

@@ -17,18 +17,21 @@ Block between(double end, double mean, double before_end, double before) {
   return {count, std::max(rest, kLeast * mean)};
 }
 
-// What the mean of the n-th stage adds to the blocks of those before it.
-// Stages 0 to 2 leave the first iteration out, so they count one less.
-Block added_block(const Stages& stages, size_t index) {
+// What the mean of a stage adds to the block of the one before it (one past its
+// index; 0: there is none). Stages 0 to 2 leave the first iteration out, so
+// they count one less.
+Block added_block(const Stages& stages, size_t before, size_t index) {
   const double mean = *stages[index];
-  if (index == 0) {
-    return {1, mean};
+  const bool without_first = index <= 2;
+  const double less = without_first ? 1 : 0;
+  if (before == 0) {
+    return {kStageEnds[index] - less, mean};
   }
-  const double before = *stages[index - 1];
-  const bool both_without_first = index <= 2;
-  const double less = both_without_first ? 1 : 0;
   return between(
-      kStageEnds[index] - less, mean, kStageEnds[index - 1] - less, before);
+      kStageEnds[index] - less,
+      mean,
+      kStageEnds[before - 1] - less,
+      *stages[before - 1]);
 }
 
 bool is_known(const std::optional<double>& stage) {
@@ -50,10 +53,11 @@ double dollars(const RecordedRun& run, size_t num_stages) {
          run.seen.dollars_per_hour;
 }
 
+// One past the last; 0: none.
 size_t known_stages(const RecordedRun& run) {
-  size_t count = 0;
-  while (count < kNumStages && is_known(run.seen.stages[count])) {
-    ++count;
+  size_t count = kNumStages;
+  while (count > 0 && !is_known(run.seen.stages[count - 1])) {
+    --count;
   }
   return count;
 }
@@ -65,13 +69,17 @@ double Recording::dollars_per_hour(size_t candidate) const {
 }
 
 bool Recording::buy(size_t candidate, std::vector<Block>& blocks) {
-  const size_t next = bought_[candidate];
+  const size_t before = bought_[candidate];
   const Stages& stages = candidates_[candidate].stages;
-  if (next >= kNumStages || !is_known(stages[next])) {
+  size_t next = before;
+  while (next < kNumStages && !is_known(stages[next])) {
+    ++next;
+  }
+  if (next == kNumStages) {
     return false;
   }
-  blocks.push_back(added_block(stages, next));
-  ++bought_[candidate];
+  blocks.push_back(added_block(stages, before, next));
+  bought_[candidate] = next + 1;
   return true;
 }
 
@@ -138,6 +146,7 @@ ReplayScore replay(
     Recording recording(std::move(candidates));
     const auto picks = race(recording, options);
     if (!picks) {
+      score.left_out.push_back(name);
       continue;
     }
     double lowest = true_cost(*group[0]);

@@ -39,10 +39,10 @@ class Recording {
 
   size_t num_candidates() const { return candidates_.size(); }
   double dollars_per_hour(size_t candidate) const;
-  // The next stage as the blocks that all bought ones are made of; false when
-  // there is none.
+  // The next stage that there is as the blocks that all bought ones are made
+  // of; false when there is none.
   bool buy(size_t candidate, std::vector<Block>& blocks);
-  // How many stages were bought.
+  // One past the last stage that was bought; 0: none was.
   size_t bought(size_t candidate) const { return bought_[candidate]; }
 
  private:
@@ -53,9 +53,9 @@ class Recording {
 struct Picks {
   size_t cheapest = 0;
   size_t fastest = 0;
-  std::vector<size_t> stages;  // bought, by candidate
+  std::vector<size_t> stages;  // one past the last bought, by candidate
 };
-// Races the candidates; none when no candidate has a first stage.
+// Races the candidates; none when no candidate has a stage.
 std::optional<Picks> race(
     Recording& recording,
     const RaceOptions& options = {});
@@ -70,6 +70,7 @@ struct RecordedRun {
 
 struct ReplayScore {
   size_t experiments = 0;
+  std::vector<std::string> left_out;  // experiments without any stage
   double cheapest = 0;     // share of experiments where it was picked
   double fastest = 0;      // likewise
   double mean_regret = 0;  // cost of the pick / lowest cost - 1

@@ -29,13 +29,29 @@ TEST(Recording, SellsOneStageAfterTheOther) {
   EXPECT_EQ(recording.bought(0), 5U);
 }
 
-TEST(Recording, AStageThatWasNotRecordedEndsTheSale) {
-  Recording recording(
-      std::vector<Recording::Candidate>{{1.0, {1.0, 1.0, {}, 1.0, 1.0}}});
+TEST(Recording, AStageThatWasNotRecordedIsPassedOver) {
+  constexpr auto kNone = std::nullopt;
+  const Stages stages = {kNone, 4.0, kNone, 2.0, kNone};
+  Recording recording(std::vector<Recording::Candidate>{{1.0, stages}});
   std::vector<Block> blocks;
-  EXPECT_TRUE(recording.buy(0, blocks));
-  EXPECT_TRUE(recording.buy(0, blocks));
+  ASSERT_TRUE(recording.buy(0, blocks));  // 2-5
+  EXPECT_EQ(recording.bought(0), 2U);
+  EXPECT_EQ(blocks[0].iterations, 4);
+  EXPECT_EQ(blocks[0].seconds, 4);
+  ASSERT_TRUE(recording.buy(0, blocks));  // 6-32
+  EXPECT_EQ(recording.bought(0), 4U);
+  EXPECT_EQ(blocks[1].iterations, 27);
+  EXPECT_NEAR(blocks[1].seconds, (32 * 2.0 - 5 * 4.0) / 27, 1e-12);
   EXPECT_FALSE(recording.buy(0, blocks));
+}
+
+TEST(Replay, AnExperimentWithoutAStageIsNamed) {
+  const std::vector<RecordedRun> runs = {
+      {"none", {1.0, {}}, 1, 100},
+      {"some", {1.0, {1.0, 1.0, 1.0, 1.0, 1.0}}, 1, 100}};
+  const ReplayScore score = replay(runs);
+  EXPECT_EQ(score.experiments, 1U);
+  EXPECT_EQ(score.left_out, (std::vector<std::string>{"none"}));
 }
 
 TEST(Recording, MeansThatContradictEachOtherStayPositive) {

@@ -89,6 +89,11 @@ int CsvTable::column(std::string_view name) const {
 Result<CsvTable> parse_csv(std::string_view text, const std::string& source) {
   CsvTable table;
   size_t line = 1;
+  // Spreadsheets put a byte-order mark before the first name.
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  if (text.starts_with(kMark)) {
+    text.remove_prefix(kMark.size());
+  }
   while (!text.empty()) {
     const size_t start = line;
     auto cells = take_record(text, line);
