@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "lockstep/commands/bench_report.h"
 #include "lockstep/commands/past_runs.h"
 
@@ -126,6 +128,45 @@ TEST(WholeWork, PastStepsCountAsTheyWere) {
   EXPECT_FALSE(whole_work(probe_figures(story), std::nullopt));
 }
 
+TEST(WholeWork, ARunThatIsShorterThanItsPast) {
+  ProbeStory story;
+  for (int step = 1; step <= 30; ++step) {
+    story.take(iteration(0, step, step <= 20 ? 0.5 : 0.1));
+  }
+  const auto work = whole_work(probe_figures(story), 8);
+  ASSERT_TRUE(work);
+  double seconds = 0;
+  for (const auto& phase : work->phases) {
+    EXPECT_GE(phase.iterations, 0);
+    seconds += phase.iterations * phase.iteration.mean;
+  }
+  EXPECT_NEAR(seconds, 8 * 0.5, 1e-9);
+}
+
+TEST(ProbeStory, TimesThatAreNoneCountNowhere) {
+  ProbeStory story;
+  for (int step = 1; step <= 30; ++step) {
+    const double odd = step == 7 ? 1e9 : std::nan("");
+    story.take(iteration(0, step, step % 10 == 7 ? odd : 0.1));
+  }
+  const ProbeFigures figures = probe_figures(story);
+  EXPECT_EQ(figures.seen, 30U);
+  EXPECT_EQ(figures.past_steps, 1);  // the first
+  EXPECT_NEAR(figures.past_seconds, 0.1, 1e-9);
+  EXPECT_EQ(figures.seconds[6], 0);
+  EXPECT_EQ(figures.seconds[16], 0);
+  EXPECT_EQ(figures.iterations->present.size(), 26U);
+}
+
+TEST(ProbeStory, ATotalThatIsPassedWasAnEpochs) {
+  ProbeStory story;
+  story.take(init(0, 1, 1));
+  story.take(iteration(0, 500, 1));
+  EXPECT_EQ(probe_figures(story).total_steps, 500);
+  story.take(iteration(0, 501, 1));
+  EXPECT_FALSE(probe_figures(story).total_steps);
+}
+
 wire::Event at(double time, decltype(wire::Event::body) body) {
   return {.time = time, .rank = 0, .node = "n", .body = std::move(body)};
 }
@@ -135,16 +176,16 @@ wire::Event at(double time, decltype(wire::Event::body) body) {
 // at 1007 and 1008.
 ProbeStory story_with_epoch_end(const std::string& part) {
   ProbeStory story;
-  story.take(at(
-      1000,
-      wire::Init{
-          .program = "p",
-          .world_size = 1,
-          .seconds = 1,
-          .facts = {
-              {"total_steps", "10"},
-              {"steps_per_epoch", "4"},
-              {"validation_part", part}}}));
+  story.take(
+      at(1000,
+         wire::Init{
+             .program = "p",
+             .world_size = 1,
+             .seconds = 1,
+             .facts = {
+                 {"total_steps", "10"},
+                 {"steps_per_epoch", "4"},
+                 {"validation_part", part}}}));
   story.take(iteration(0, 1, 1));
   story.take(iteration(0, 2, 1));
   story.take(at(1002.5, wire::Phase{"validation"}));
@@ -239,6 +280,22 @@ TEST(BenchReport, TheVerdictNamesTheCheapestAndTheFastest) {
           "dollar than on dear; dear is the fastest"),
       std::string::npos)
       << report.verdict;
+}
+
+TEST(BenchReport, EachCandidateHasItsOwnNumberOfSteps) {
+  Probe half = probe("two", 0.1, 1);
+  half.figures.total_steps = 250;
+  const BenchReport report =
+      make_bench_report("j", {probe("one", 0.1, 1), half}, {}, "/x");
+  for (const BenchRow& row : report.rows) {
+    const bool is_half = row.probe.candidate.name == "two";
+    EXPECT_EQ(row.total_steps, is_half ? 250 : 500);
+    EXPECT_NEAR(row.whole->seconds.value, is_half ? 26 : 51, 0.1);
+  }
+  const BenchReport given =
+      make_bench_report("j", {probe("one", 0.1, 1), half}, 100, "/x");
+  EXPECT_EQ(given.rows[0].total_steps, 100);
+  EXPECT_EQ(given.rows[1].total_steps, 100);
 }
 
 TEST(BenchReport, TooCloseIsSaid) {

@@ -26,7 +26,7 @@ class CoordinatorTest : public ::testing::Test {
     coordinator_ = std::move(*Coordinator::open(files_, clock_, *run_));
     network_ = os::make_fake_network();
     ASSERT_TRUE(
-        coordinator_->begin_generation(*network_, {.host = "head"}, "prog", 2)
+        coordinator_->begin_generation(*network_, {"head", 0, ""}, "prog", 2)
             .has_value());
   }
   void TearDown() override {
@@ -147,7 +147,7 @@ TEST_F(CoordinatorTest, StartsAGenerationAfresh) {
   ASSERT_TRUE(coordinator_->take(exit, "a").has_value());
   ASSERT_TRUE(coordinator_->failure());
   ASSERT_TRUE(
-      coordinator_->begin_generation(*network_, {.host = "head"}, "prog", 2)
+      coordinator_->begin_generation(*network_, {"head", 0, ""}, "prog", 2)
           .has_value());
   EXPECT_FALSE(coordinator_->failure());
   EXPECT_EQ(coordinator_->live().ranks_ended, 0);

@@ -150,7 +150,7 @@ TEST_F(JobTest, ReadsWhatFollowsAHang) {
 }
 
 TEST_F(JobTest, TellsTheVariablesOfOneHostFromThoseOfAll) {
-  const auto job = load(
+  auto job = load(
       "run: x\nenvs: {A: 1, n1: {A: 2, B: 3}, 10.0.0.2: {B: 4}, "
       "user@n3.lab: {C: 5}}\n");
   ASSERT_TRUE(job.has_value()) << job.error().to_string();
@@ -158,6 +158,10 @@ TEST_F(JobTest, TellsTheVariablesOfOneHostFromThoseOfAll) {
   EXPECT_EQ(host_envs(*job, "n1"), (Environment{{"A", "2"}, {"B", "3"}}));
   EXPECT_EQ(host_envs(*job, "10.0.0.2"), (Environment{{"B", "4"}}));
   EXPECT_EQ(host_envs(*job, "user@n3.lab"), (Environment{{"C", "5"}}));
+  // One run may be on some of the job's hosts.
+  job->resources.hosts = {"n1", "10.0.0.2:4", "user@n3.lab"};
+  EXPECT_TRUE(check_host_envs(*job, {"n1"}));
+  job->resources.hosts.clear();
   EXPECT_TRUE(check_host_envs(*job, {"n1", "10.0.0.2", "user@n3.lab"}));
   const auto unknown = check_host_envs(*job, {"n1", "n2", "user@n3.lab"});
   ASSERT_FALSE(unknown);

@@ -25,9 +25,9 @@ class Unit {
     std::string name;
     at::Tensor tensor;  // the module's
     size_t index = 0;   // in the model
-    Placement placement;
-    at::Tensor part;                 // the rows that are ours, perhaps none
-    at::Tensor part_gradient;        // the same rows
+    Placement placement{};
+    at::Tensor part{};               // the rows that are ours, perhaps none
+    at::Tensor part_gradient{};      // the same rows
     bool arrived = false;            // its gradient, in this backward
     std::vector<int64_t> strides{};  // of the whole
   };
