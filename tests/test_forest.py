@@ -255,6 +255,41 @@ def test_predictions_are_those_of_the_documented_model(table, alone, tmp_path):
     assert parts[0][1:] + parts[1][1:] == [line[0] for line in lines[1:]]
 
 
+def test_a_failed_prediction_leaves_the_old_file(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    words = ["forest", "predict", f"checkpoint={file}"]
+    lines = (table / "t.csv").read_text().splitlines()
+    bad = tmp_path / "bad.csv"
+    bad.write_text("\n".join([*lines, lines[1].replace(",", ",x", 1)]) + "\n")
+    out = tmp_path / "p.csv"
+    out.write_text("old\n")
+    refused(train(*words, f"data.test={bad}", f"predictions={out}"), "is not a number")
+    assert out.read_text() == "old\n"
+    # A link is followed, and nothing is left behind.
+    link = tmp_path / "link.csv"
+    link.symlink_to(out)
+    trained(*words, f"data.test={table / 't.csv'}", f"predictions={link}")
+    assert link.is_symlink() and len(out.read_text().splitlines()) == len(lines)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.csv", "link.csv", "p.csv"]
+
+
+def test_predictions_never_replace_an_input(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    one = tmp_path / "in" / "one.csv"
+    one.parent.mkdir()
+    shutil.copy(table / "t.csv", one)
+    link = tmp_path / "link.csv"
+    link.symlink_to(one)
+    words = ["forest", "predict", f"checkpoint={file}", f"data.test={one}"]
+    whole, model_bytes = one.read_bytes(), file.read_bytes()
+    for target in [one, link, file]:
+        refused(train(*words, f"predictions={target}"), "is read by this very command")
+    refused(train(*words, f"predictions={tmp_path}"), "not a regular file")
+    words[-1] = f"data.test={one.parent}"
+    refused(train(*words, f"predictions={one.parent / 'p.csv'}"), "whose files are the table")
+    assert one.read_bytes() == whole and file.read_bytes() == model_bytes
+
+
 def test_verb_test_scores_a_table(table, alone):
     file = alone / "checkpoints" / "last.safetensors"
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")

@@ -9,7 +9,7 @@
 #include "lockstep/os/clock.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
-#include "lockstep/record/pending_file.h"
+#include "lockstep/recipes/prediction_file.h"
 #include "lockstep/record/png.h"
 
 namespace lockstep::recipes {
@@ -83,6 +83,32 @@ std::string lines_of(
     text += '\n';
   }
   return text;
+}
+
+struct RowRange {
+  uint64_t first = 0;
+  uint64_t last = 0;
+};
+
+Result<void> write_predictions(
+    const forest::Forest& model,
+    forest::TableFile& table,
+    RowRange rows,
+    bool probabilities,
+    int threads,
+    PredictionFile& out) {
+  const forest::Predictor predictor(model, threads);
+  LOCKSTEP_TRY(out.append(header(model, probabilities)));
+  for (uint64_t at = rows.first; at < rows.last; at += kBlockRows) {
+    LOCKSTEP_ASSIGN(
+        const auto block,
+        table.read(at, std::min<uint64_t>(kBlockRows, rows.last - at)));
+    std::vector<float> values(
+        block.rows * static_cast<size_t>(model.value_width()));
+    predictor.predict(block.features, values.data(), threads);
+    LOCKSTEP_TRY(out.append(lines_of(block, values, model, probabilities)));
+  }
+  return {};
 }
 
 }  // namespace
@@ -189,21 +215,22 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
         fmt::format(
             "{}-{}{}", path.stem().string(), rank, path.extension().string()));
   }
-  auto& files = os::real_files();
-  given(files.remove(path));
-  auto out = given(record::PendingFile::open(files, path));
-  const forest::Predictor predictor(model, options.threads);
-  out.add(header(model, config.probabilities));
-  for (uint64_t at = first; at < last; at += kBlockRows) {
-    const auto block =
-        given(table->read(at, std::min<uint64_t>(kBlockRows, last - at)));
-    std::vector<float> values(
-        block.rows * static_cast<size_t>(model.value_width()));
-    predictor.predict(block.features, values.data(), options.threads);
-    out.add(lines_of(block, values, model, config.probabilities));
-    given(out.drain());
-  }
-  given(out.drain());
+  auto out = together(
+      PredictionFile::open(
+          path, {config.data.test, config.checkpoint, config.data.label}),
+      group);
+  // A rank that fails keeps the others from replacing their files.
+  given(
+      forest::agree(
+          write_predictions(
+              model,
+              *table,
+              {first, last},
+              config.probabilities,
+              options.threads,
+              out),
+          group));
+  given(out.finish());
   std::printf(
       "predictions: %llu rows in %s\n",
       static_cast<unsigned long long>(last - first),
