@@ -221,7 +221,7 @@ Result<LoadedRows> load_rows(
     read =
         bad(fmt::format(
             "{}: labels are words; squared_error needs numbers",
-            file.place(0)));
+            file.place(file.first_text())));
   } else {
     read = reader.read(rows * rank / ranks, rows * (rank + 1) / ranks);
   }

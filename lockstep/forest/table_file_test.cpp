@@ -62,6 +62,82 @@ TEST_F(TableTest, CsvGivesFeaturesAndLabels) {
   EXPECT_EQ(last->features[0], 4);
 }
 
+TEST_F(TableTest, CsvOfASpreadsheetIsRead) {
+  const auto path = write(
+      "a.csv",
+      "\xef\xbb\xbf\"x, in m\",label,\"a \"\"b\"\"\"\r\n"
+      "1,\"red, or \"\"blue\"\"\",\"2\"\r\n"
+      "3,green, \"\" \r\n"
+      "5,,6\r\n\r\n \n\n");
+  auto table = open_table(path, {});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_EQ(
+      (*table)->features(), (std::vector<std::string>{"x, in m", "a \"b\""}));
+  ASSERT_EQ((*table)->num_rows(), 3U);
+  const auto block = (*table)->read(0, 10);
+  ASSERT_TRUE(block) << block.error().to_string();
+  EXPECT_EQ(
+      block->texts,
+      (std::vector<std::string>{"red, or \"blue\"", "green", ""}));
+  EXPECT_EQ(block->features[1], 2);
+  EXPECT_TRUE(std::isnan(block->features[3]));
+  EXPECT_EQ(block->features[4], 5);
+}
+
+TEST_F(TableTest, CsvQuotesThatAreWrongAreNamed) {
+  const auto read_error = [&](const std::string& row) {
+    auto table = open_table(write("a.csv", "x,label\n1,2\n" + row), {});
+    return table ? (*table)->read(0, 9).error().to_string() : "";
+  };
+  for (const char* row : {"1,\"a\n2,b\n", "1,\"a\"b\n", "\"1\" 2,a\n"}) {
+    EXPECT_THAT(read_error(row), HasSubstr("a.csv:3: a quote")) << row;
+  }
+  EXPECT_THAT(read_error("1,\"a\",3\n"), HasSubstr("more columns"));
+  EXPECT_THAT(read_error("\"1\"\n"), HasSubstr("1 columns"));
+  EXPECT_THAT(
+      open_error(write("b.csv", "x,\"label\n1,2\n"), "label"),
+      HasSubstr("b.csv:1: a quote"));
+}
+
+TEST_F(TableTest, CsvColumnsThatStandTwiceAreRefused) {
+  for (const char* header :
+       {"x,label,y,label", "x,y,x,label", "x,\"x\",label"}) {
+    const auto error = open_error(
+        write("a.csv", std::string(header) + "\n1,2,3,4\n"), "label");
+    EXPECT_THAT(error, HasSubstr("stands twice")) << header;
+    EXPECT_THAT(error, HasSubstr(header[2] == 'l' ? "'label'" : "'x'"));
+  }
+}
+
+TEST_F(TableTest, CsvLabelsAreWordsWhenOneIs) {
+  for (const char* text :
+       {"x,label\n1,1\n2,2\n3,other\n",
+        "label,x\n1,1\n2,2\nother,3\n",
+        "x,label,y,z\n1,1,0,0\n1,2,0,0\n1,other,0,0\n",
+        "x,y,label,z\n1,0,1,0\n1,0,2,0\n1,0,other,0\n"}) {
+    auto table = open_table(write("a.csv", text), {});
+    ASSERT_TRUE(table) << table.error().to_string();
+    EXPECT_TRUE((*table)->has_text()) << text;
+    EXPECT_EQ((*table)->first_text(), 2U) << text;
+    EXPECT_EQ(
+        (*table)->read(0, 9)->texts,
+        (std::vector<std::string>{"1", "2", "other"}));
+  }
+}
+
+TEST_F(TableTest, CsvColumnsThatNobodyAsksForNeedNoNumbers) {
+  const auto path = write("a.csv", "id,x,label\nabc,1,0\ndef,2,1\n");
+  auto table = open_table(path, {.only = {"x"}});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_EQ((*table)->features(), std::vector<std::string>{"x"});
+  EXPECT_EQ((*table)->read(0, 9)->features, (std::vector<float>{1, 2}));
+  table = open_table(path, {.label = "id", .only = {"y"}});
+  ASSERT_TRUE(table);
+  EXPECT_THAT(
+      select_features(std::move(*table), {"y"}).error().to_string(),
+      HasSubstr("no column 'y'"));
+}
+
 TEST_F(TableTest, CsvErrorsNameThePlace) {
   const auto path = write("a.csv", "x,class,y\n1,0,2\n1,0,two\n");
   EXPECT_THAT(open_error(path, "clas"), HasSubstr("did you mean 'class'"));
@@ -140,6 +216,19 @@ TEST_F(TableTest, FoldersAreOneTable) {
   EXPECT_EQ(block->features, (std::vector<float>{2, 3}));
   write("d.csv", "z,label\n3,1\n");
   EXPECT_THAT(open_error(folder_.path(), "label"), HasSubstr("columns differ"));
+  write("d.csv", "x,label\n3,red\n");
+  EXPECT_THAT(
+      open_error(folder_.path(), "label"), HasSubstr("its labels are words"));
+}
+
+TEST_F(TableTest, AnEmptyFileOfAFolderHasNoKindOfLabels) {
+  write("a.csv", "x,label\n");
+  write("b.csv", "x,label\n1,red\n");
+  write("c.csv", "x,label\n");
+  auto table = open_table(folder_.path(), {});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_TRUE((*table)->has_text());
+  EXPECT_EQ((*table)->read(0, 9)->texts, std::vector<std::string>{"red"});
 }
 
 TEST_F(TableTest, RanksReadTheSameRowsAndEdges) {
