@@ -290,6 +290,63 @@ def test_predictions_never_replace_an_input(table, alone, tmp_path):
     assert one.read_bytes() == whole and file.read_bytes() == model_bytes
 
 
+def test_labels_of_a_file_are_of_one_table(table, tmp_path):
+    """A test table of as many rows must not be scored with the training labels."""
+    out = f"out={tmp_path / 'r'}"
+    y = np.load(table / "y.npy")
+    np.save(tmp_path / "turned.npy", np.load(table / "x.npy")[::-1])
+    np.save(tmp_path / "labels.npy", y[::-1])
+    words = [*SMALL, f"data.train={table / 'x.npy'}", f"data.label={table / 'y.npy'}", out]
+    test = f"data.test={tmp_path / 'turned.npy'}"
+    refused(train(*words, test), "data.test_label=FILE.npy")
+    trained(*words, test, f"data.test_label={tmp_path / 'labels.npy'}")
+    assert values(tmp_path / "r")["test_accuracy"] > 0.75
+    file = f"checkpoint={tmp_path / 'r' / 'checkpoints' / 'last.safetensors'}"
+    trained("forest", "test", file)
+    refused(train("forest", "test", file, test), "data.test_label=FILE.npy")
+    for key in ["label", "test_label"]:
+        done = trained("forest", "test", file, test, f"data.{key}={tmp_path / 'labels.npy'}")
+        assert float(done.stdout.split("test_accuracy ")[1].split()[0]) > 0.75
+    trained("forest", "predict", file, test, f"predictions={tmp_path / 'p.csv'}")
+    # Nor do they belong to each of several tables.
+    several = tmp_path / "several"
+    several.mkdir()
+    for name in ["a", "b"]:
+        shutil.copy(table / "x.npy", several / f"{name}.npy")
+    words[3] = f"data.train={several}"
+    refused(train(*words), "several tables", "accepted: a folder with one .npy")
+    refused(train(*words, "data.label="), "data.label is empty")
+
+
+def test_predict_knows_the_label_of_its_model(table, tmp_path):
+    lines = (table / "t.csv").read_text().splitlines()
+    for name, label in [("a", "0"), ("b", "unknown")]:
+        rows = [f"{line.rpartition(',')[0]},{label},r{i}" for i, line in enumerate(lines)]
+        rows[0] = lines[0].replace("label", "y") + ",note"
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    whole = [lines[0].replace("label", "y"), *lines[1:]]
+    (tmp_path / "train.csv").write_text("\n".join(whole) + "\n")
+    run = tmp_path / "r"
+    trained(*SMALL, f"data.train={tmp_path / 'train.csv'}", "data.label=y", f"out={run}")
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    for name in ["a", "b"]:
+        out = f"predictions={tmp_path / name}.out"
+        trained("forest", "predict", file, f"data.test={tmp_path / name}.csv", out)
+    assert (tmp_path / "a.out").read_text() == (tmp_path / "b.out").read_text()
+    # NPY: columns beside a label in the middle, which a table without it has too.
+    whole = np.load(table / "t.npy")
+    np.save(tmp_path / "m.npy", np.roll(whole, 4, axis=1))
+    x = np.delete(np.load(tmp_path / "m.npy"), 3, axis=1)
+    np.save(tmp_path / "x.npy", x)
+    run = tmp_path / "n"
+    trained(*SMALL, f"data.train={tmp_path / 'm.npy'}", "data.label=3", f"out={run}")
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    for name in ["m", "x"]:
+        out = f"predictions={tmp_path / name}.out"
+        trained("forest", "predict", file, f"data.test={tmp_path / name}.npy", out)
+    assert (tmp_path / "m.out").read_text() == (tmp_path / "x.out").read_text()
+
+
 def test_verb_test_scores_a_table(table, alone):
     file = alone / "checkpoints" / "last.safetensors"
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")

@@ -93,6 +93,15 @@ Result<std::unique_ptr<TableFile>> open_folder(
     if (!readable(name)) {
       continue;
     }
+    if (!files.empty() && is_label_file(options.label)) {
+      return bad(
+          fmt::format(
+              "data.label={}: {} has several tables, and the labels are of "
+              "one; accepted: a folder with one .npy, or labels in a column "
+              "(data.label=-1: the last)",
+              options.label,
+              path.string()));
+    }
     LOCKSTEP_ASSIGN(auto file, open_table(path / name, options));
     if (!files.empty() && file->features() != files.front()->features()) {
       return bad(
@@ -165,6 +174,10 @@ class Selected : public TableFile {
 };
 
 }  // namespace
+
+bool is_label_file(const std::string& label) {
+  return label.ends_with(".npy");
+}
 
 bool TableOptions::wants(const std::string& column) const {
   return only.empty() ||

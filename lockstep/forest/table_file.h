@@ -45,12 +45,17 @@ struct TableOptions {
   // .npy with one number a row. Empty: no labels, every column is a feature.
   std::string label = "label";
   bool label_required = true;
-  // The features that are asked for, in any order; empty: all. Columns of a CSV
-  // that are not among them need not be numbers.
+  // The features that are asked for; empty: all. Columns of a CSV that are not
+  // among them need not be numbers. NPY has no names: where no label is
+  // required and there are as many columns as features, they are these, in this
+  // order.
   std::vector<std::string> only{};
 
   bool wants(const std::string& column) const;
 };
+
+// The label names a file of labels, which are of one table only.
+bool is_label_file(const std::string& label);
 
 Result<std::unique_ptr<TableFile>> open_table(
     const os::Path& path,

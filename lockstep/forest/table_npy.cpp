@@ -135,17 +135,16 @@ Result<Array> open_array(const os::Path& path) {
 
 class Npy : public TableFile {
  public:
-  Npy(os::Path path, Array array, int64_t label, std::optional<Array> labels)
+  Npy(os::Path path,
+      Array array,
+      int64_t label,
+      std::optional<Array> labels,
+      std::vector<std::string> features)
       : path_(std::move(path)),
         array_(std::move(array)),
         label_(label),
-        labels_(std::move(labels)) {
-    for (int64_t i = 0; i < static_cast<int64_t>(array_.columns); ++i) {
-      if (i != label_) {
-        features_.push_back(std::to_string(i));
-      }
-    }
-  }
+        labels_(std::move(labels)),
+        features_(std::move(features)) {}
   const std::vector<std::string>& features() const override {
     return features_;
   }
@@ -194,6 +193,53 @@ class Npy : public TableFile {
   std::vector<std::string> features_;
 };
 
+// The column of the label, counted from the first.
+Result<int64_t>
+label_column(const os::Path& path, const std::string& label, int64_t columns) {
+  // The default name is not a number: the last column then.
+  const std::string text = label == "label" ? "-1" : label;
+  int64_t column = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), column);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      column < -columns || column >= columns) {
+    return bad(
+        fmt::format(
+            "data.label={}: {} has columns 0 to {} (-1: the last), or name "
+            "a .npy of labels",
+            label,
+            path.string(),
+            columns - 1));
+  }
+  return column < 0 ? column + columns : column;
+}
+
+Result<Array>
+open_labels(const os::Path& path, const std::string& label, uint64_t rows) {
+  LOCKSTEP_ASSIGN(auto labels, open_array(label));
+  if (labels.rows != rows || labels.columns != 1) {
+    return bad(
+        fmt::format(
+            "data.label={}: {} x {} numbers for the {} rows of {}",
+            label,
+            labels.rows,
+            labels.columns,
+            rows,
+            path.string()));
+  }
+  return labels;
+}
+
+std::vector<std::string> names_of(int64_t columns, int64_t label) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < columns; ++i) {
+    if (i != label) {
+      names.push_back(std::to_string(i));
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TableFile>> open_npy(
@@ -203,40 +249,21 @@ Result<std::unique_ptr<TableFile>> open_npy(
   const auto columns = static_cast<int64_t>(array.columns);
   int64_t label = -1;
   std::optional<Array> labels;
-  if (options.label.ends_with(".npy")) {
-    LOCKSTEP_ASSIGN(labels, open_array(options.label));
-    if (labels->rows != array.rows || labels->columns != 1) {
-      return bad(
-          fmt::format(
-              "data.label={}: {} x {} numbers for the {} rows of {}",
-              options.label,
-              labels->rows,
-              labels->columns,
-              array.rows,
-              path.string()));
-    }
-  } else if (!options.label.empty()) {
-    // The default name is not a number: the last column then.
-    const auto text = options.label == "label" ? "-1" : options.label;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), label);
-    if (error != std::errc() || end != text.data() + text.size() ||
-        label < -columns || label >= columns) {
-      return bad(
-          fmt::format(
-              "data.label={}: {} has columns 0 to {} (-1: the last), or name "
-              "a .npy of labels",
-              options.label,
-              path.string(),
-              columns - 1));
-    }
-    label = label < 0 ? label + columns : label;
+  if (!options.label_required && options.only.size() == array.columns) {
+    return std::make_unique<Npy>(
+        path, std::move(array), label, std::move(labels), options.only);
   }
-  if (columns - (label >= 0 ? 1 : 0) < 1) {
+  if (is_label_file(options.label)) {
+    LOCKSTEP_ASSIGN(labels, open_labels(path, options.label, array.rows));
+  } else if (!options.label.empty()) {
+    LOCKSTEP_ASSIGN(label, label_column(path, options.label, columns));
+  }
+  auto features = names_of(columns, label);
+  if (features.empty()) {
     return bad(path.string() + ": no column but the label");
   }
   return std::make_unique<Npy>(
-      path, std::move(array), label, std::move(labels));
+      path, std::move(array), label, std::move(labels), std::move(features));
 }
 
 }  // namespace lockstep::forest

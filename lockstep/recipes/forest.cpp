@@ -76,6 +76,10 @@ void ForestConfig::Data::bind(config::Binder& b) {
       "label",
       label,
       "column of the label; NPY: its number or a .npy of labels");
+  b.field(
+      "test_label",
+      test_label,
+      "label of data.test where it is another than data.label");
   b.choice(
       "missing",
       missing,

@@ -74,6 +74,15 @@ forest::TrainingSet read_training_set(
         train::kBadInput,
         "data.train is not set: a table to learn from (.csv, .npy, .h5)");
   }
+  if (config.data.label.empty()) {
+    throw train::TrainError(
+        train::kBadInput,
+        "data.label is empty: a column's name (.csv, .h5) or number (.npy), or "
+        "a .npy of labels");
+  }
+  if (!config.data.test.empty()) {
+    test_label(config, /*trains=*/true);  // refused before trees are grown
+  }
   const auto table = together(
       forest::open_table(config.data.train, {config.data.label}), group);
   const bool split = config.data.test.empty() && config.data.held_out > 0;
@@ -109,7 +118,7 @@ std::optional<forest::Score> test_score(
   return score_file(
       own ? config.data.test : config.data.train,
       load_options(config, own ? forest::Part::kAll : forest::Part::kHeldOut),
-      config.data.label,
+      own ? test_label(config, /*trains=*/true) : config.data.label,
       model,
       threads,
       group);

@@ -29,21 +29,14 @@ forest::Forest read_checkpoint(
   return together(forest::read_model(config.checkpoint), group);
 }
 
-// NPY has no names: with as many columns as the forest has features, all are.
 Result<std::unique_ptr<forest::TableFile>> open_for(
     const forest::Forest& model,
     const std::string& path,
     const std::string& label,
     bool required) {
-  auto table = forest::open_table(path, {label, required});
-  if (table && !required &&
-      (*table)->features().size() + 1 == model.features.size()) {
-    table = forest::open_table(path, {"", false});
-  }
-  if (!table) {
-    return table;
-  }
-  return select_features(std::move(*table), model.features);
+  LOCKSTEP_ASSIGN(
+      auto table, forest::open_table(path, {label, required, model.features}));
+  return select_features(std::move(table), model.features);
 }
 
 std::string header(const forest::Forest& model, bool probabilities) {
@@ -113,6 +106,23 @@ Result<void> write_predictions(
 
 }  // namespace
 
+std::string test_label(const ForestConfig& config, bool trains) {
+  const auto& data = config.data;
+  if (!data.test_label.empty()) {
+    return data.test_label;
+  }
+  if (data.label.empty() || (trains && forest::is_label_file(data.label))) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "data.test={} has no labels: those that the forest was trained "
+            "with are a file of their own; data.test_label=FILE.npy (one "
+            "number a row) or a column's number names them",
+            data.test));
+  }
+  return data.label;
+}
+
 forest::Score score_file(
     const std::string& path,
     forest::LoadOptions options,
@@ -179,7 +189,7 @@ int test_forest(const ForestConfig& config, const OwnRun& run) {
   const auto score = score_file(
       config.data.test,
       load,
-      config.data.label,
+      test_label(config, /*trains=*/false),
       model,
       options.threads,
       *run.group);
@@ -202,8 +212,15 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   auto& group = *run.group;
   const auto model = read_checkpoint(config, group);
   const auto options = fit_options(config, *run.environment);
+  // Nobody looks at labels here: a file of them would only have to fit.
+  const auto& label = config.data.label;
   const auto table = together(
-      open_for(model, config.data.test, config.data.label, false), group);
+      open_for(
+          model,
+          config.data.test,
+          forest::is_label_file(label) ? "" : label,
+          false),
+      group);
   // Each rank its part of the rows, in a file of its own.
   const auto rank = static_cast<uint64_t>(group.rank());
   const auto ranks = static_cast<uint64_t>(group.size());
@@ -216,9 +233,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
             "{}-{}{}", path.stem().string(), rank, path.extension().string()));
   }
   auto out = together(
-      PredictionFile::open(
-          path, {config.data.test, config.checkpoint, config.data.label}),
-      group);
+      PredictionFile::open(path, {config.data.test, config.checkpoint}), group);
   // A rank that fails keeps the others from replacing their files.
   given(
       forest::agree(
