@@ -203,7 +203,51 @@ def test_a_damaged_picture_is_named(tmp_path):
     refused(train(*words, f"out={tmp_path / 'run'}"), str(bad))
 
 
+def make_images(folder, count=4):
+    from PIL import Image
+
+    folder.mkdir(parents=True)
+    for i in range(count):
+        Image.effect_noise((20, 20), 50).save(folder / f"{i}.png")
+
+
+def test_images_without_classes_are_no_input_of_vit(tmp_path):
+    root = tmp_path / "set"
+    make_images(root)
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    refused(train(*words), str(root), "images without classes", "<class>/*.png")
+
+
+def test_a_class_that_the_held_out_split_lacks(tmp_path):
+    root = tmp_path / "set"
+    for name in ("train/cat", "train/dog", "test/cat"):
+        make_images(root / name)
+    (root / "test" / "dog").mkdir()
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    text = refused(train(*words), "1 of the training split's 2 classes", "with an image")
+    assert "empty folder" not in text
+
+
 # Checkpoints.
+
+
+@pytest.mark.parametrize("recipe", ["vit", "dcgan", "deepcoral", "esrgan", "forest"])
+def test_a_test_tells_its_checkpoint_first(recipe, tmp_path):
+    """Before data that are not there either."""
+    env = clean_environment(LOCKSTEP_DATA=tmp_path / "cache")
+    none, bad = tmp_path / "none.safetensors", tmp_path / "bad.safetensors"
+    bad.write_bytes(b"no checkpoint")
+    for words in ([], [f"checkpoint={none}"], [f"checkpoint={bad}"]):
+        done = train(recipe, "test", *words, env=env, cwd=tmp_path)
+        refused(done, words[0][11:] if words else "'test' needs checkpoint=FILE")
+
+
+def test_ranks_tell_their_checkpoint_first(tmp_path):
+    none = tmp_path / "none.safetensors"
+    words = ["vit", "test", f"checkpoint={none}", "data=cifar10", "data.root=nowhere"]
+    with Ranks(tmp_path, words, cwd=lambda rank: tmp_path) as ranks:
+        assert ranks.wait(60) == [2, 2], ranks.output()
+        assert str(none) in ranks.output(0) and str(none) in ranks.output(1)
 
 
 @pytest.fixture(scope="module")
