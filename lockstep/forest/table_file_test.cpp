@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "lockstep/collective/group_fixture.h"
 #include "lockstep/forest/fit.h"
 #include "lockstep/forest/load.h"
 #include "lockstep/forest/made_table_test.h"
 #include "lockstep/forest/model_file.h"
+#include "lockstep/forest/predict.h"
+#include "lockstep/forest/random.h"
 #include "lockstep/forest/training_set.h"
 #include "lockstep/record/temporary_folder_test.h"
 
@@ -289,6 +293,53 @@ TEST_F(TableTest, ModelsComeBackAsTheyWere) {
   EXPECT_EQ(read->binning.edges(3), forest.binning.edges(3));
 }
 
+// A byte is changed at a time: the file is refused, or gives what can be
+// predicted with. Half of them are links, where a wrong one hurts most.
+TEST_F(TableTest, NoDamagedByteOfAModelIsACrash) {
+  const auto made = make_table(400, 4, 3);
+  auto group = collective::make_single();
+  Forest forest;
+  forest.features = {"a", "b", "c", "d"};
+  forest.target = made.target;
+  forest.binning = Binning(std::vector<std::vector<float>>(4, {1, 2}));
+  forest.trees = grow_trees(made.table, made.target, {.trees = 2}, *group);
+  const auto path = folder_.path() / "m.safetensors";
+  ASSERT_TRUE(write_model(os::real_files(), path, forest, {}));
+  const auto whole = *os::real_files().read(path);
+  size_t links = 0;
+  size_t link_bytes = 0;
+  {
+    const auto file = record::SafetensorsFile::open(path);
+    const auto bytes = file->find("node.link")->bytes;
+    link_bytes = bytes.size();
+    const auto* begin = reinterpret_cast<const char*>(bytes.data());
+    links = whole.find(std::string(begin, link_bytes));
+    ASSERT_NE(links, std::string::npos);
+  }
+  uint64_t draw = 1;
+  const auto below = [&](size_t limit) {
+    draw = mix(draw + 1);
+    return draw % limit;
+  };
+  int refused = 0;
+  for (int i = 0; i < 1500; ++i) {
+    auto bytes = whole;
+    const size_t at =
+        i % 2 == 0 ? below(bytes.size()) : links + below(link_bytes);
+    bytes[at] = static_cast<char>(below(256));
+    std::ofstream(path, std::ios::binary) << bytes;  // no sync: many files
+    const auto model = read_model(path);
+    if (!model) {
+      ++refused;
+      continue;
+    }
+    const std::vector<float> rows(64 * model->features.size(), 1.5F);
+    std::vector<float> values(64 * static_cast<size_t>(model->value_width()));
+    Predictor(*model).predict(rows, values.data(), 1);
+  }
+  EXPECT_GT(refused, 300);
+}
+
 TEST_F(TableTest, DamagedModelsAreErrors) {
   const auto made = make_table(100, 4, 2);
   auto group = collective::make_single();
@@ -305,6 +356,16 @@ TEST_F(TableTest, DamagedModelsAreErrors) {
   auto loop = forest;
   loop.trees[0].nodes[0].link = 0;
   expect_broken(loop);
+  auto parents = forest;  // two splits with the same children
+  auto& nodes = parents.trees[0].nodes;
+  ASSERT_GT(nodes.size(), 4U);
+  const auto second =
+      std::find_if(nodes.begin() + 1, nodes.end(), [](const Node& node) {
+        return node.feature != kLeaf;
+      });
+  ASSERT_NE(second, nodes.end());
+  nodes[0].link = second->link;
+  expect_broken(parents);
   auto feature = forest;
   feature.trees[0].nodes[0].feature = 4;
   expect_broken(feature);
