@@ -391,6 +391,45 @@ def test_bad_files(table, tmp_path):
     refused(train("forest", "predict"), "checkpoint=MODEL")
 
 
+def write_h5(path, **sets):
+    with h5py.File(path, "w") as file:
+        for name, values in sets.items():
+            file[name] = values
+    return path
+
+
+def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
+    out = f"out={tmp_path / 'r'}"
+    x, y = np.arange(100.0), np.arange(100) % 2
+
+    def error(*parts, **sets):
+        path = write_h5(tmp_path / "t.h5", **sets)
+        refused(train(*SMALL, f"data.train={path}", out), str(path), *parts)
+
+    error("the shape 100 x 2", "one number a row", x=x, label=np.stack([y, y], 1))
+    error("'img' has the shape 100 x 8 x 8", img=np.zeros((100, 8, 8)), label=y)
+    error("'x' has 99 rows, 'label' has 100", x=x[:99], label=y)
+    words = np.array(["a", "b"], dtype=h5py.string_dtype())[y]
+    error("data.label=label", "holds no numbers", x=x, label=words)
+    path = write_h5(tmp_path / "t.h5", x=x, label=y.reshape(-1, 1), name=words)
+    done = trained(*SMALL, f"data.train={path}", out)
+    assert "'name' is passed over: it holds no numbers" in done.stderr
+
+
+def test_booleans_of_hdf5_are_0_and_1(tmp_path):
+    rng = np.random.default_rng(0)
+    flag = rng.integers(0, 2, 400).astype(bool)
+    sets = {"noise": rng.normal(size=400), "flag": flag}
+    for name, label in [("number", flag.astype(int)), ("bool", flag)]:
+        path = write_h5(tmp_path / f"{name}.h5", **sets, label=label)
+        run = tmp_path / name
+        trained(*SMALL, f"data.train={path}", "forest.features=2", f"out={run}")
+        assert values(run)["test_accuracy"] == 1
+    assert_same_model(tmp_path / "number", tmp_path / "bool")
+    with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
+        assert json.loads(file.metadata()["lockstep.classes"]) == ["0", "1"]
+
+
 def test_constant_features_are_harmless(tmp_path):
     path = tmp_path / "t.csv"
     rows = "".join(f"5,{i},5,{int(i >= 40)}\n" for i in range(80))
