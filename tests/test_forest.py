@@ -2,6 +2,7 @@
 file, and what it says to bad input. Its model file is read here by the
 safetensors package and walked by a few lines of numpy."""
 
+import csv
 import datetime
 import json
 import shutil
@@ -428,6 +429,51 @@ def test_booleans_of_hdf5_are_0_and_1(tmp_path):
     assert_same_model(tmp_path / "number", tmp_path / "bool")
     with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
         assert json.loads(file.metadata()["lockstep.classes"]) == ["0", "1"]
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f2", ">f4", ">f8", ">i4", "<u2", "|i1", "?"])
+def test_numbers_of_npy(kind, tmp_path):
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(300, 3)) * 20).astype(kind)
+    if kind == "<f2":
+        x[:3, 0] = [6e-8, -6e-5, 65504]
+    y = rng.integers(0, 2, 300)
+    for name, numbers in [("a", x), ("b", x.astype("<f4"))]:
+        np.save(tmp_path / f"{name}.npy", numbers)
+        np.save(tmp_path / "y.npy", y.astype(">i8" if name == "a" else "<i8"))
+        words = [f"data.train={tmp_path / name}.npy", f"data.label={tmp_path / 'y.npy'}"]
+        trained(*SMALL, *words, f"out={tmp_path / name}")
+    assert_same_model(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2"])
+def test_bad_class_weights(text, table):
+    done = train("forest", f"data.train={table / 't.csv'}", f"forest.class_weights={text}")
+    refused(done, "forest.class_weights", "accepted: none, balanced")
+
+
+def test_out_of_bag_needs_a_bag(table):
+    words = ["forest.out_of_bag=true", "forest.bootstrap=false"]
+    refused(train("forest", f"data.train={table / 't.csv'}", *words), *words)
+
+
+def test_names_with_commas_are_quoted(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "".join(f'{i},{i},"{"low, or 0" if i < 40 else "high"}"\n' for i in range(80))
+    path.write_text('"a, m","b ""x""",y\n' + rows)
+    run, out = tmp_path / "r", tmp_path / "p.csv"
+    trained("forest", f"data.train={path}", "data.label=y", "forest.trees=5", f"out={run}")
+    with open(run / "importances.csv") as file:
+        assert [row[0] for row in csv.reader(file)][1:] == ["a, m", 'b "x"']
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    words = [f"data.test={path}", f"predictions={out}", "probabilities=true"]
+    trained("forest", "predict", file, *words)
+    with open(out) as file:
+        read = list(csv.reader(file))
+    assert read[0] == ["prediction", "high", "low, or 0"]
+    assert read[1][0] == "low, or 0" and all(len(row) == 3 for row in read)
+    path.write_text("a,y\n1,p\n2,\n3,q\n")
+    refused(train("forest", f"data.train={path}", "data.label=y"), "t.csv:3: column 'y' has no")
 
 
 def test_constant_features_are_harmless(tmp_path):

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "lockstep/forest/table_file.h"
@@ -27,29 +29,61 @@ std::string_view value_of(std::string_view header, std::string_view key) {
 
 using Convert = double (*)(const std::byte*);
 
-template <class T>
+// Sixteen bits as IEEE 754 has them.
+struct Half {
+  uint16_t bits;
+  explicit operator double() const {
+    const int exponent = bits >> 10 & 31;
+    const double fraction = bits & 1023;
+    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+    if (exponent == 31) {
+      return fraction == 0 ? sign * std::numeric_limits<double>::infinity()
+                           : std::numeric_limits<double>::quiet_NaN();
+    }
+    return exponent == 0 ? sign * std::ldexp(fraction, -24)
+                         : sign * std::ldexp(1024 + fraction, exponent - 25);
+  }
+};
+
+template <class T, bool kBigEndian>
 double convert(const std::byte* from) {
+  std::byte bytes[sizeof(T)];
+  std::copy_n(from, sizeof(T), bytes);
+  if (kBigEndian) {
+    std::reverse(bytes, bytes + sizeof(T));
+  }
   T value;
-  std::memcpy(&value, from, sizeof value);
+  std::memcpy(&value, bytes, sizeof value);
   return static_cast<double>(value);
 }
 
+template <class T>
+Convert in_order(char order) {
+  return order == '>' ? convert<T, true> : convert<T, false>;
+}
+
+// Of a type like "<f4": order of bytes, kind, size.
 Convert converter(std::string_view type) {
-  const std::pair<std::string_view, Convert> kinds[] = {
-      {"<f4", convert<float>},
-      {"<f8", convert<double>},
-      {"|i1", convert<int8_t>},
-      {"|u1", convert<uint8_t>},
-      {"|b1", convert<uint8_t>},
-      {"<i2", convert<int16_t>},
-      {"<u2", convert<uint16_t>},
-      {"<i4", convert<int32_t>},
-      {"<u4", convert<uint32_t>},
-      {"<i8", convert<int64_t>},
-      {"<u8", convert<uint64_t>}};
-  for (const auto& [name, use] : kinds) {
-    if (name == type) {
-      return use;
+  using Choose = Convert (*)(char);
+  const std::pair<std::string_view, Choose> kinds[] = {
+      {"f2", in_order<Half>},
+      {"f4", in_order<float>},
+      {"f8", in_order<double>},
+      {"b1", in_order<uint8_t>},
+      {"i1", in_order<int8_t>},
+      {"u1", in_order<uint8_t>},
+      {"i2", in_order<int16_t>},
+      {"u2", in_order<uint16_t>},
+      {"i4", in_order<int32_t>},
+      {"u4", in_order<uint32_t>},
+      {"i8", in_order<int64_t>},
+      {"u8", in_order<uint64_t>}};
+  if (type.size() != 3 || !std::strchr("<>|=", type[0])) {
+    return nullptr;
+  }
+  for (const auto& [name, choose] : kinds) {
+    if (name == type.substr(1)) {
+      return choose(type[0]);
     }
   }
   return nullptr;
@@ -89,8 +123,7 @@ Result<Array> open_array(const os::Path& path) {
   if (array.number == nullptr || descr.substr(4, 1) != "'") {
     return bad(
         fmt::format(
-            "{}: numbers of type {}; accepted: f4 f8 i1-i8 u1-u8, "
-            "little-endian",
+            "{}: numbers of type {}; accepted: f2 f4 f8 i1-i8 u1-u8 b1",
             name,
             descr.substr(0, descr.find(','))));
   }

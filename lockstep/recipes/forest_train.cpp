@@ -15,6 +15,7 @@
 #include "lockstep/os/clock.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
+#include "lockstep/record/csv.h"
 #include "lockstep/record/plot.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
@@ -62,6 +63,7 @@ forest::LoadOptions load_options(
   options.held_out = config.data.held_out;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
   options.classes = config.data.classes;
+  options.label = config.data.label;
   return options;
 }
 
@@ -132,7 +134,8 @@ void write_importances(
   record::Bars bars;
   bars.parts = {"importance"};
   for (size_t i = 0; i < weights.size(); ++i) {
-    csv += fmt::format("{},{}\n", model.features[i], weights[i]);
+    csv +=
+        fmt::format("{},{}\n", record::csv_cell(model.features[i]), weights[i]);
     bars.rows.push_back({model.features[i], {weights[i]}});
   }
   auto& files = os::real_files();

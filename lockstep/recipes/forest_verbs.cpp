@@ -10,6 +10,7 @@
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
 #include "lockstep/recipes/prediction_file.h"
+#include "lockstep/record/csv.h"
 #include "lockstep/record/png.h"
 
 namespace lockstep::recipes {
@@ -42,7 +43,8 @@ Result<std::unique_ptr<forest::TableFile>> open_for(
 std::string header(const forest::Forest& model, bool probabilities) {
   std::string line = "prediction";
   for (size_t c = 0; probabilities && c < model.target.classes.size(); ++c) {
-    line += "," + model.target.classes[c];
+    line += ',';
+    line += record::csv_cell(model.target.classes[c]);
   }
   return line + "\n";
 }
@@ -59,6 +61,10 @@ std::string lines_of(
       model.target.classes.empty()
           ? std::vector<int32_t>()
           : forest::classes_of(values, static_cast<int>(width));
+  std::vector<std::string> names;
+  for (const auto& name : model.target.classes) {
+    names.push_back(record::csv_cell(name));
+  }
   std::string text;
   for (size_t i = 0; i < block.rows; ++i) {
     bool whole = true;
@@ -66,9 +72,8 @@ std::string lines_of(
       whole &= std::isfinite(block.features[i * features + f]);
     }
     if (whole) {
-      text += classes.empty()
-                  ? fmt::format("{}", values[i])
-                  : model.target.classes[static_cast<size_t>(classes[i])];
+      text += classes.empty() ? fmt::format("{}", values[i])
+                              : names[static_cast<size_t>(classes[i])];
     }
     for (size_t c = 0; probabilities && !classes.empty() && c < width; ++c) {
       text += whole ? fmt::format(",{}", values[i * width + c]) : ",";
@@ -131,6 +136,7 @@ forest::Score score_file(
     int threads,
     collective::Communicator& group) {
   const auto table = together(open_for(model, path, label, true), group);
+  options.label = label;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
   const auto rows = given(load_rows(*table, options, group));
