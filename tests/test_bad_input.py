@@ -23,6 +23,7 @@ from trainer import (
     metadata,
     metrics,
     refused,
+    run_ranks,
     tensors,
     train,
     trained,
@@ -216,6 +217,31 @@ def test_images_without_classes_are_no_input_of_vit(tmp_path):
     make_images(root)
     words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
     refused(train(*words), str(root), "images without classes", "<class>/*.png")
+
+
+def test_early_stop_without_validation_is_told(tmp_path):
+    root = tmp_path / "set"
+    for name in ("cat", "dog"):
+        make_images(root / name)
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    done = trained(*words, "trainer.early_stop=2")
+    assert done.stderr.count("trainer.early_stop=2 does nothing") == 1
+
+
+def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):
+    run = tmp_path / "run"
+    words = [*VIT, f"out={run}"]
+    run_ranks(tmp_path, [*words, "trainer.max_steps=6"])
+    trained(*words, "trainer.max_steps=4")
+    steps = [line.split(",")[:2] for line in (run / "timing.csv").read_text().splitlines()]
+    assert steps[1:] == [["0", str(step)] for step in range(1, 5)]
+    assert (run / "events.jsonl").read_text().count('"kind":"init"') == 1
+    assert len(list((run / "tensorboard").iterdir())) == 1
+    # A run that goes on appends.
+    trained(*words, "trainer.max_steps=6", "trainer.resume=auto")
+    steps = [line.split(",")[:2] for line in (run / "timing.csv").read_text().splitlines()]
+    assert steps[1:] == [["0", str(step)] for step in range(1, 7)]
+    assert len(list((run / "tensorboard").iterdir())) == 2
 
 
 def test_a_class_that_the_held_out_split_lacks(tmp_path):

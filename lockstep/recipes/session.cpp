@@ -133,6 +133,24 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   return input_or_throw(entry->prepare(node, world_size));
 }
 
+// Nobody goes on with what lies in `out`, and no launcher writes there.
+bool begins_anew(
+    const Prepared& prepared,
+    const train::RankEnvironment& environment) {
+  return !prepared.out.empty() && prepared.trainer.resume == "none" &&
+         environment.generation == 0 && environment.launcher != "lockstep";
+}
+
+Result<record::RunDirectory> open_out(
+    const Prepared& prepared,
+    const train::RankEnvironment& environment) {
+  LOCKSTEP_ASSIGN(auto run, record::RunDirectory::open(prepared.out));
+  if (begins_anew(prepared, environment)) {
+    LOCKSTEP_TRY(run.start_anew());
+  }
+  return run;
+}
+
 // Rank 0 makes or opens the folder; the others follow.
 record::RunDirectory open_run(
     const Prepared& prepared,
@@ -147,7 +165,7 @@ record::RunDirectory open_run(
   if (group.rank() == 0) {
     auto made = prepared.out.empty()
                     ? record::RunDirectory::create("runs", recipe)
-                    : record::RunDirectory::open(prepared.out);
+                    : open_out(prepared, environment);
     if (made) {
       path = made->path().string();
     } else {
