@@ -23,6 +23,7 @@ from trainer import (
     metadata,
     metrics,
     refused,
+    run_ranks,
     tensors,
     train,
     trained,
@@ -203,7 +204,76 @@ def test_a_damaged_picture_is_named(tmp_path):
     refused(train(*words, f"out={tmp_path / 'run'}"), str(bad))
 
 
+def make_images(folder, count=4):
+    from PIL import Image
+
+    folder.mkdir(parents=True)
+    for i in range(count):
+        Image.effect_noise((20, 20), 50).save(folder / f"{i}.png")
+
+
+def test_images_without_classes_are_no_input_of_vit(tmp_path):
+    root = tmp_path / "set"
+    make_images(root)
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    refused(train(*words), str(root), "images without classes", "<class>/*.png")
+
+
+def test_early_stop_without_validation_is_told(tmp_path):
+    root = tmp_path / "set"
+    for name in ("cat", "dog"):
+        make_images(root / name)
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    done = trained(*words, "trainer.early_stop=2")
+    assert done.stderr.count("trainer.early_stop=2 does nothing") == 1
+
+
+def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):
+    run = tmp_path / "run"
+    words = [*VIT, f"out={run}"]
+    run_ranks(tmp_path, [*words, "trainer.max_steps=6"])
+    trained(*words, "trainer.max_steps=4")
+    steps = [line.split(",")[:2] for line in (run / "timing.csv").read_text().splitlines()]
+    assert steps[1:] == [["0", str(step)] for step in range(1, 5)]
+    assert (run / "events.jsonl").read_text().count('"kind":"init"') == 1
+    assert len(list((run / "tensorboard").iterdir())) == 1
+    # A run that goes on appends.
+    trained(*words, "trainer.max_steps=6", "trainer.resume=auto")
+    steps = [line.split(",")[:2] for line in (run / "timing.csv").read_text().splitlines()]
+    assert steps[1:] == [["0", str(step)] for step in range(1, 7)]
+    assert len(list((run / "tensorboard").iterdir())) == 2
+
+
+def test_a_class_that_the_held_out_split_lacks(tmp_path):
+    root = tmp_path / "set"
+    for name in ("train/cat", "train/dog", "test/cat"):
+        make_images(root / name)
+    (root / "test" / "dog").mkdir()
+    words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
+    text = refused(train(*words), "1 of the training split's 2 classes", "with an image")
+    assert "empty folder" not in text
+
+
 # Checkpoints.
+
+
+@pytest.mark.parametrize("recipe", ["vit", "dcgan", "deepcoral", "esrgan", "forest"])
+def test_a_test_tells_its_checkpoint_first(recipe, tmp_path):
+    """Before data that are not there either."""
+    env = clean_environment(LOCKSTEP_DATA=tmp_path / "cache")
+    none, bad = tmp_path / "none.safetensors", tmp_path / "bad.safetensors"
+    bad.write_bytes(b"no checkpoint")
+    for words in ([], [f"checkpoint={none}"], [f"checkpoint={bad}"]):
+        done = train(recipe, "test", *words, env=env, cwd=tmp_path)
+        refused(done, words[0][11:] if words else "'test' needs checkpoint=FILE")
+
+
+def test_ranks_tell_their_checkpoint_first(tmp_path):
+    none = tmp_path / "none.safetensors"
+    words = ["vit", "test", f"checkpoint={none}", "data=cifar10", "data.root=nowhere"]
+    with Ranks(tmp_path, words, cwd=lambda rank: tmp_path) as ranks:
+        assert ranks.wait(60) == [2, 2], ranks.output()
+        assert str(none) in ranks.output(0) and str(none) in ranks.output(1)
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,25 @@ def test_upscale_any_size_and_folders(tmp_path, run):
     assert done.returncode == 0 and "val_psnr" in done.stdout, done.stderr
 
 
+def test_upscale_of_a_folder_makes_all_it_can(tmp_path, run):
+    """Names that differ by their endings only, and an image that is damaged."""
+    images, out = tmp_path / "images", tmp_path / "out"
+    for name, size in (("same.png", (8, 4)), ("same.jpg", (5, 4)), ("z.png", (3, 3))):
+        picture(images / name, 3, size)
+    (images / "bad.png").write_bytes(b"no image")
+    done = train(
+        "esrgan", "upscale", f"image={images}", f"out={out}", "trainer.device=cpu",
+        f"checkpoint={run / 'checkpoints' / 'best.safetensors'}",
+    )
+    refused(done, str(images / "bad.png"), code=1)
+    sizes = {path.name: Image.open(path).size for path in out.iterdir()}
+    assert sizes == {
+        "same-x4.png": (20, 16),
+        "same.png-x4.png": (32, 16),
+        "z-x4.png": (12, 12),
+    }
+
+
 def generator_file(path, blocks, filters=8):
     """A generator whose blocks matter, under the plain names."""
     torch.manual_seed(1)

@@ -2,6 +2,7 @@
 file, and what it says to bad input. Its model file is read here by the
 safetensors package and walked by a few lines of numpy."""
 
+import csv
 import datetime
 import json
 import shutil
@@ -255,6 +256,98 @@ def test_predictions_are_those_of_the_documented_model(table, alone, tmp_path):
     assert parts[0][1:] + parts[1][1:] == [line[0] for line in lines[1:]]
 
 
+def test_a_failed_prediction_leaves_the_old_file(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    words = ["forest", "predict", f"checkpoint={file}"]
+    lines = (table / "t.csv").read_text().splitlines()
+    bad = tmp_path / "bad.csv"
+    bad.write_text("\n".join([*lines, lines[1].replace(",", ",x", 1)]) + "\n")
+    out = tmp_path / "p.csv"
+    out.write_text("old\n")
+    refused(train(*words, f"data.test={bad}", f"predictions={out}"), "is not a number")
+    assert out.read_text() == "old\n"
+    # A link is followed, and nothing is left behind.
+    link = tmp_path / "link.csv"
+    link.symlink_to(out)
+    trained(*words, f"data.test={table / 't.csv'}", f"predictions={link}")
+    assert link.is_symlink() and len(out.read_text().splitlines()) == len(lines)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.csv", "link.csv", "p.csv"]
+
+
+def test_predictions_never_replace_an_input(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    one = tmp_path / "in" / "one.csv"
+    one.parent.mkdir()
+    shutil.copy(table / "t.csv", one)
+    link = tmp_path / "link.csv"
+    link.symlink_to(one)
+    words = ["forest", "predict", f"checkpoint={file}", f"data.test={one}"]
+    whole, model_bytes = one.read_bytes(), file.read_bytes()
+    for target in [one, link, file]:
+        refused(train(*words, f"predictions={target}"), "is read by this very command")
+    refused(train(*words, f"predictions={tmp_path}"), "not a regular file")
+    words[-1] = f"data.test={one.parent}"
+    refused(train(*words, f"predictions={one.parent / 'p.csv'}"), "whose files are the table")
+    assert one.read_bytes() == whole and file.read_bytes() == model_bytes
+
+
+def test_labels_of_a_file_are_of_one_table(table, tmp_path):
+    """A test table of as many rows must not be scored with the training labels."""
+    out = f"out={tmp_path / 'r'}"
+    y = np.load(table / "y.npy")
+    np.save(tmp_path / "turned.npy", np.load(table / "x.npy")[::-1])
+    np.save(tmp_path / "labels.npy", y[::-1])
+    words = [*SMALL, f"data.train={table / 'x.npy'}", f"data.label={table / 'y.npy'}", out]
+    test = f"data.test={tmp_path / 'turned.npy'}"
+    refused(train(*words, test), "data.test_label=FILE.npy")
+    trained(*words, test, f"data.test_label={tmp_path / 'labels.npy'}")
+    assert values(tmp_path / "r")["test_accuracy"] > 0.75
+    file = f"checkpoint={tmp_path / 'r' / 'checkpoints' / 'last.safetensors'}"
+    trained("forest", "test", file)
+    refused(train("forest", "test", file, test), "data.test_label=FILE.npy")
+    for key in ["label", "test_label"]:
+        done = trained("forest", "test", file, test, f"data.{key}={tmp_path / 'labels.npy'}")
+        assert float(done.stdout.split("test_accuracy ")[1].split()[0]) > 0.75
+    trained("forest", "predict", file, test, f"predictions={tmp_path / 'p.csv'}")
+    # Nor do they belong to each of several tables.
+    several = tmp_path / "several"
+    several.mkdir()
+    for name in ["a", "b"]:
+        shutil.copy(table / "x.npy", several / f"{name}.npy")
+    words[3] = f"data.train={several}"
+    refused(train(*words), "several tables", "accepted: a folder with one .npy")
+    refused(train(*words, "data.label="), "data.label is empty")
+
+
+def test_predict_knows_the_label_of_its_model(table, tmp_path):
+    lines = (table / "t.csv").read_text().splitlines()
+    for name, label in [("a", "0"), ("b", "unknown")]:
+        rows = [f"{line.rpartition(',')[0]},{label},r{i}" for i, line in enumerate(lines)]
+        rows[0] = lines[0].replace("label", "y") + ",note"
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    whole = [lines[0].replace("label", "y"), *lines[1:]]
+    (tmp_path / "train.csv").write_text("\n".join(whole) + "\n")
+    run = tmp_path / "r"
+    trained(*SMALL, f"data.train={tmp_path / 'train.csv'}", "data.label=y", f"out={run}")
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    for name in ["a", "b"]:
+        out = f"predictions={tmp_path / name}.out"
+        trained("forest", "predict", file, f"data.test={tmp_path / name}.csv", out)
+    assert (tmp_path / "a.out").read_text() == (tmp_path / "b.out").read_text()
+    # NPY: columns beside a label in the middle, which a table without it has too.
+    whole = np.load(table / "t.npy")
+    np.save(tmp_path / "m.npy", np.roll(whole, 4, axis=1))
+    x = np.delete(np.load(tmp_path / "m.npy"), 3, axis=1)
+    np.save(tmp_path / "x.npy", x)
+    run = tmp_path / "n"
+    trained(*SMALL, f"data.train={tmp_path / 'm.npy'}", "data.label=3", f"out={run}")
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    for name in ["m", "x"]:
+        out = f"predictions={tmp_path / name}.out"
+        trained("forest", "predict", file, f"data.test={tmp_path / name}.npy", out)
+    assert (tmp_path / "m.out").read_text() == (tmp_path / "x.out").read_text()
+
+
 def test_verb_test_scores_a_table(table, alone):
     file = alone / "checkpoints" / "last.safetensors"
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")
@@ -297,6 +390,90 @@ def test_bad_files(table, tmp_path):
         cut.write_bytes((table / name).read_bytes()[:size])
         refused(train("forest", f"data.train={cut}", out), str(cut), "cut off")
     refused(train("forest", "predict"), "checkpoint=MODEL")
+
+
+def write_h5(path, **sets):
+    with h5py.File(path, "w") as file:
+        for name, values in sets.items():
+            file[name] = values
+    return path
+
+
+def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
+    out = f"out={tmp_path / 'r'}"
+    x, y = np.arange(100.0), np.arange(100) % 2
+
+    def error(*parts, **sets):
+        path = write_h5(tmp_path / "t.h5", **sets)
+        refused(train(*SMALL, f"data.train={path}", out), str(path), *parts)
+
+    error("the shape 100 x 2", "one number a row", x=x, label=np.stack([y, y], 1))
+    error("'img' has the shape 100 x 8 x 8", img=np.zeros((100, 8, 8)), label=y)
+    error("'x' has 99 rows, 'label' has 100", x=x[:99], label=y)
+    words = np.array(["a", "b"], dtype=h5py.string_dtype())[y]
+    error("data.label=label", "holds no numbers", x=x, label=words)
+    path = write_h5(tmp_path / "t.h5", x=x, label=y.reshape(-1, 1), name=words)
+    done = trained(*SMALL, f"data.train={path}", out)
+    assert "'name' is passed over: it holds no numbers" in done.stderr
+
+
+def test_booleans_of_hdf5_are_0_and_1(tmp_path):
+    rng = np.random.default_rng(0)
+    flag = rng.integers(0, 2, 400).astype(bool)
+    sets = {"noise": rng.normal(size=400), "flag": flag}
+    for name, label in [("number", flag.astype(int)), ("bool", flag)]:
+        path = write_h5(tmp_path / f"{name}.h5", **sets, label=label)
+        run = tmp_path / name
+        trained(*SMALL, f"data.train={path}", "forest.features=2", f"out={run}")
+        assert values(run)["test_accuracy"] == 1
+    assert_same_model(tmp_path / "number", tmp_path / "bool")
+    with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
+        assert json.loads(file.metadata()["lockstep.classes"]) == ["0", "1"]
+
+
+@pytest.mark.parametrize("kind", ["<f2", ">f2", ">f4", ">f8", ">i4", "<u2", "|i1", "?"])
+def test_numbers_of_npy(kind, tmp_path):
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(300, 3)) * 20).astype(kind)
+    if kind == "<f2":
+        x[:3, 0] = [6e-8, -6e-5, 65504]
+    y = rng.integers(0, 2, 300)
+    for name, numbers in [("a", x), ("b", x.astype("<f4"))]:
+        np.save(tmp_path / f"{name}.npy", numbers)
+        np.save(tmp_path / "y.npy", y.astype(">i8" if name == "a" else "<i8"))
+        words = [f"data.train={tmp_path / name}.npy", f"data.label={tmp_path / 'y.npy'}"]
+        trained(*SMALL, *words, f"out={tmp_path / name}")
+    assert_same_model(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2"])
+def test_bad_class_weights(text, table):
+    done = train("forest", f"data.train={table / 't.csv'}", f"forest.class_weights={text}")
+    refused(done, "forest.class_weights", "accepted: none, balanced")
+
+
+def test_out_of_bag_needs_a_bag(table):
+    words = ["forest.out_of_bag=true", "forest.bootstrap=false"]
+    refused(train("forest", f"data.train={table / 't.csv'}", *words), *words)
+
+
+def test_names_with_commas_are_quoted(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "".join(f'{i},{i},"{"low, or 0" if i < 40 else "high"}"\n' for i in range(80))
+    path.write_text('"a, m","b ""x""",y\n' + rows)
+    run, out = tmp_path / "r", tmp_path / "p.csv"
+    trained("forest", f"data.train={path}", "data.label=y", "forest.trees=5", f"out={run}")
+    with open(run / "importances.csv") as file:
+        assert [row[0] for row in csv.reader(file)][1:] == ["a, m", 'b "x"']
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    words = [f"data.test={path}", f"predictions={out}", "probabilities=true"]
+    trained("forest", "predict", file, *words)
+    with open(out) as file:
+        read = list(csv.reader(file))
+    assert read[0] == ["prediction", "high", "low, or 0"]
+    assert read[1][0] == "low, or 0" and all(len(row) == 3 for row in read)
+    path.write_text("a,y\n1,p\n2,\n3,q\n")
+    refused(train("forest", f"data.train={path}", "data.label=y"), "t.csv:3: column 'y' has no")
 
 
 def test_constant_features_are_harmless(tmp_path):

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lockstep/data/image_folder.h"
 #include "lockstep/data/test_files.h"
 
 namespace lockstep::data {
@@ -147,6 +148,53 @@ TEST(ImageFolder, ClassesAreFolders) {
   EXPECT_THAT(
       data_error([&] { open_dataset(folder_options(folder, false)); }),
       HasSubstr("has no test images"));
+}
+
+TEST(ImageFolder, AClassCalledTrainIsAClass) {
+  Folder folder;
+  const Bytes image = testing::png(2, 2, Bytes(12, 7));
+  folder.write("bus/a.png", image);
+  folder.write("train/deep/b.png", image);
+  folder.write("truck/c.png", image);
+  const auto names = [&](bool train) {
+    return open_image_folder(folder.path(), train, 0)->classes();
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(true), (Names{"bus", "train", "truck"}));
+  EXPECT_THAT(data_error([&] { names(false); }), HasSubstr("no test images"));
+  folder.write("test/bus/d.png", image);
+  EXPECT_EQ(names(true), Names{"deep"});
+  EXPECT_EQ(names(false), Names{"bus"});
+}
+
+TEST(ImageFolder, TrainAloneIsTheTrainingPart) {
+  Folder folder;
+  const Bytes image = testing::png(2, 2, Bytes(12, 7));
+  folder.write("train/a/1.png", image);
+  folder.write("train/b/2.png", image);
+  folder.write("notes/read.txt", Bytes(3));
+  const auto dataset = open_image_folder(folder.path(), true, 0);
+  EXPECT_EQ(dataset->classes(), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(ImageFolder, TrainingNeverShowsATestImage) {
+  for (const char* held : {"val", "test"}) {
+    const Bytes image = testing::png(2, 2, Bytes(12, 7));
+    Folder flat;
+    flat.write("a.png", image);
+    flat.write("b.png", image);
+    flat.write(std::string(held) + "/c.png", image);
+    const auto training = open_image_folder(flat.path(), true, 0);
+    ASSERT_EQ(training->size(), 2);
+    EXPECT_TRUE(training->classes().empty());
+    EXPECT_THAT(training->name(0), HasSubstr("a.png"));
+    EXPECT_EQ(open_image_folder(flat.path(), false, 0)->size(), 1);
+    Folder classes;
+    classes.write("cat/a.png", image);
+    classes.write(std::string(held) + "/cat/b.png", image);
+    const auto cats = open_image_folder(classes.path(), true, 0);
+    EXPECT_EQ(cats->classes(), std::vector<std::string>{"cat"});
+  }
 }
 
 TEST(ImageFolder, FlatSplitAndCorrupt) {

@@ -98,6 +98,49 @@ void collect(
   }
 }
 
+bool holds_image(const fs::path& folder) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end;
+       !error && it != end;
+       it.increment(error)) {
+    if (!hidden(it->path()) && has_image_name(it->path())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_held_out(const fs::path& path) {
+  return path.filename() == "test" || path.filename() == "val";
+}
+
+// test/ or val/, else nothing.
+fs::path held_out_folder(const fs::path& base) {
+  std::error_code error;
+  for (const char* name : {"test", "val"}) {
+    if (fs::is_directory(base / name, error)) {
+      return base / name;
+    }
+  }
+  return {};
+}
+
+// `train` may be a class, as in "bus, train, truck". It is the training part
+// when test images lie beside it, or when it is all there is.
+bool has_training_folder(const fs::path& base) {
+  std::error_code error;
+  if (!fs::is_directory(base / "train", error)) {
+    return false;
+  }
+  if (!held_out_folder(base).empty()) {
+    return true;
+  }
+  return std::ranges::none_of(sorted_entries(base), [&](const auto& path) {
+    return path.filename() != "train" && fs::is_directory(path, error) &&
+           holds_image(path);
+  });
+}
+
 fs::path split_folder(const std::string& root, bool train) {
   std::error_code error;
   if (!fs::is_directory(root, error)) {
@@ -108,21 +151,19 @@ fs::path split_folder(const std::string& root, bool train) {
             root));
   }
   const fs::path base(root);
-  const bool parted = fs::is_directory(base / "train", error);
   if (train) {
-    return parted ? base / "train" : base;
+    return has_training_folder(base) ? base / "train" : base;
   }
-  for (const char* name : {"test", "val"}) {
-    if (fs::is_directory(base / name, error)) {
-      return base / name;
-    }
+  const auto held_out = held_out_folder(base);
+  if (held_out.empty()) {
+    throw DataError(
+        fmt::format(
+            "image folder {} has no test images: expected {}/train and {}/test",
+            root,
+            root,
+            root));
   }
-  throw DataError(
-      fmt::format(
-          "image folder {} has no test images: expected {}/train and {}/test",
-          root,
-          root,
-          root));
+  return held_out;
 }
 
 }  // namespace
@@ -142,9 +183,14 @@ open_image_folder(const std::string& root, bool train, int64_t limit) {
   std::vector<Entry> entries;
   std::vector<std::string> classes;
   Skipped skipped;
+  // Where the training images lie in the root itself.
+  const bool beside = train && base == fs::path(root);
   for (const fs::path& path : sorted_entries(base)) {
     std::error_code ignored;
     if (fs::is_directory(path, ignored)) {
+      if (beside && is_held_out(path)) {
+        continue;
+      }
       const auto label = static_cast<int64_t>(classes.size());
       const size_t before = entries.size();
       collect(path, label, entries, skipped, 0);

@@ -2,8 +2,9 @@
 
 // Images of a folder, decoded when read: root/<class>/**.png|jpg|jpeg, or the
 // images right in the root, which then have no classes. Classes and files are
-// sorted by name. Where root/train is a folder, it holds the training images
-// and root/test (or root/val) the others.
+// sorted by name. root/test (or root/val) holds the test images, which are
+// never shown for training. root/train holds the training images when there is
+// one of those or nothing else; beside other classes it is a class.
 
 #include <filesystem>
 #include <memory>

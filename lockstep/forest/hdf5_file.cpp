@@ -48,8 +48,14 @@ std::vector<uint64_t> shape_of(hid_t set) {
   return {sizes.begin(), sizes.end()};
 }
 
+// Data sets by what they hold.
+struct Found {
+  std::vector<Hdf5Set> numbers;
+  std::vector<Hdf5Set> others;
+};
+
 herr_t
-note_set(hid_t file, const char* name, const H5O_info_t* info, void* list) {
+note_set(hid_t file, const char* name, const H5O_info_t* info, void* found) {
   if (info->type != H5O_TYPE_DATASET) {
     return 0;
   }
@@ -59,12 +65,12 @@ note_set(hid_t file, const char* name, const H5O_info_t* info, void* list) {
   }
   const Handle type(H5Dget_type(set), H5Tclose);
   const auto kind = H5Tget_class(type);
-  if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
-    auto shape = shape_of(set);
-    if (!shape.empty()) {
-      static_cast<std::vector<Hdf5Set>*>(list)->push_back(
-          {name, std::move(shape)});
-    }
+  const bool number =
+      kind == H5T_INTEGER || kind == H5T_FLOAT || kind == H5T_ENUM;
+  auto shape = shape_of(set);
+  if (!shape.empty()) {
+    auto& lists = *static_cast<Found*>(found);
+    (number ? lists.numbers : lists.others).push_back({name, std::move(shape)});
   }
   return 0;
 }
@@ -74,7 +80,7 @@ note_set(hid_t file, const char* name, const H5O_info_t* info, void* list) {
 struct Hdf5File::Impl {
   std::string path;
   hid_t file = -1;
-  std::vector<Hdf5Set> sets;
+  Found found;
   ~Impl() {
     const std::lock_guard lock(library_mutex());
     H5Fclose(file);
@@ -147,16 +153,20 @@ Result<Hdf5File> Hdf5File::open(const os::Path& path) {
   impl->path = path.string();
   impl->file = file;
   H5Ovisit2(
-      file, H5_INDEX_NAME, H5_ITER_INC, note_set, &impl->sets, H5O_INFO_BASIC);
+      file, H5_INDEX_NAME, H5_ITER_INC, note_set, &impl->found, H5O_INFO_BASIC);
   return Hdf5File(std::move(impl));
 }
 
 const std::vector<Hdf5Set>& Hdf5File::sets() const {
-  return impl_->sets;
+  return impl_->found.numbers;
+}
+
+const std::vector<Hdf5Set>& Hdf5File::others() const {
+  return impl_->found.others;
 }
 
 const Hdf5Set* Hdf5File::find(const std::string& name) const {
-  for (const auto& set : impl_->sets) {
+  for (const auto& set : impl_->found.numbers) {
     if (set.name == name) {
       return &set;
     }

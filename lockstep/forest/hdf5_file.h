@@ -30,8 +30,10 @@ class Hdf5File {
   Hdf5File& operator=(Hdf5File&&) noexcept;
   ~Hdf5File();
 
-  // Data sets of numbers, by name, in all groups.
+  // Data sets of numbers and booleans (0 and 1), by name, in all groups.
   const std::vector<Hdf5Set>& sets() const;
+  // The data sets with rows that hold something else: strings, records.
+  const std::vector<Hdf5Set>& others() const;
   const Hdf5Set* find(const std::string& name) const;
 
   // Rows (along the first axis) from `first` on, converted.

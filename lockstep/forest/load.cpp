@@ -93,9 +93,10 @@ struct Reader {
         return {};
       }
       return bad(fmt::format(
-                     "{}: column '{}' has no number",
+                     "{}: column '{}' has no {}",
                      file.place(row),
-                     missing < width ? file.features()[missing] : "label"))
+                     missing < width ? file.features()[missing] : options.label,
+                     missing == width && text ? "label" : "number"))
           .with_fix("data.missing=drop leaves such rows out");
     }
     rows.values.insert(rows.values.end(), values, values + width);
@@ -221,7 +222,7 @@ Result<LoadedRows> load_rows(
     read =
         bad(fmt::format(
             "{}: labels are words; squared_error needs numbers",
-            file.place(0)));
+            file.place(file.first_text())));
   } else {
     read = reader.read(rows * rank / ranks, rows * (rank + 1) / ranks);
   }

@@ -25,6 +25,7 @@ struct LoadOptions {
   uint64_t seed = 0;
   // Accepted classes; empty: all that appear, sorted.
   std::vector<std::string> classes{};
+  std::string label = "label";  // for messages
 };
 
 struct LoadedRows {

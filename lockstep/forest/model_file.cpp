@@ -44,22 +44,38 @@ Result<std::vector<T>> take(
   return values;
 }
 
-// Links go forward, so that a walk always ends.
+bool sound_leaf(const Tree& tree, const Node& node, size_t width) {
+  return (size_t{node.link} + 1) * width <= tree.values.size();
+}
+
+bool sound_split(const Tree& tree, size_t at, size_t features) {
+  const Node& node = tree.nodes[at];
+  return node.feature >= 0 && static_cast<size_t>(node.feature) < features &&
+         node.bin < kMaxBins && node.link > at &&
+         size_t{node.link} + 1 < tree.nodes.size();
+}
+
+// Links go forward, so that a walk always ends, and each node but the root has
+// one parent, so that what is sized by nodes holds all that a walk meets.
 bool sound(const Tree& tree, size_t features, size_t width) {
+  std::vector<bool> has_parent(tree.nodes.size());
+  size_t children = 0;
   for (size_t i = 0; i < tree.nodes.size(); ++i) {
     const Node& node = tree.nodes[i];
     if (node.feature == kLeaf) {
-      if ((size_t{node.link} + 1) * width > tree.values.size()) {
+      if (!sound_leaf(tree, node, width)) {
         return false;
       }
-    } else if (
-        node.feature < 0 || static_cast<size_t>(node.feature) >= features ||
-        node.bin >= kMaxBins || node.link <= i ||
-        size_t{node.link} + 1 >= tree.nodes.size()) {
+      continue;
+    }
+    if (!sound_split(tree, i, features) || has_parent[node.link] ||
+        has_parent[node.link + 1]) {
       return false;
     }
+    has_parent[node.link] = has_parent[node.link + 1] = true;
+    children += 2;
   }
-  return !tree.nodes.empty();
+  return children + 1 == tree.nodes.size();
 }
 
 int depth_of(const Tree& tree) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -19,16 +17,45 @@ Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
-std::string_view unquoted(std::string_view field) {
-  field = trim(field);
-  return field.size() >= 2 && field.front() == '"' && field.back() == '"'
-             ? field.substr(1, field.size() - 2)
-             : field;
+// The cells of a line that has quotes, as RFC 4180 has them: commas inside, and
+// a doubled quote for one. False when a quote is not closed or text follows it.
+bool split_quoted(std::string_view line, std::vector<std::string>& cells) {
+  cells.clear();
+  for (size_t at = 0; at <= line.size(); ++at) {
+    const size_t begin = line.find_first_not_of(" \t", at);
+    if (begin == std::string_view::npos || line[begin] != '"') {
+      const size_t end = std::min(line.find(',', at), line.size());
+      cells.emplace_back(trim(line.substr(at, end - at)));
+      at = end;
+      continue;
+    }
+    auto& cell = cells.emplace_back();
+    for (at = begin + 1; at < line.size(); ++at) {
+      if (line[at] == '"' && line.substr(at + 1, 1) != "\"") {
+        break;
+      }
+      at += line[at] == '"' ? 1 : 0;
+      cell += line[at];
+    }
+    if (at >= line.size()) {
+      return false;
+    }
+    at = line.find_first_not_of(" \t", at + 1);
+    at = std::min(at, line.size());
+    if (at < line.size() && line[at] != ',') {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool has_quote(std::string_view line) {
+  return line.find('"') != std::string_view::npos;
 }
 
 // Whole text as a number; nan, inf and empty cells too.
 bool to_number(std::string_view text, double& value) {
-  if (text.empty() || lower(text) == "na") {
+  if (text.empty() || (text.size() == 2 && lower(text) == "na")) {
     value = std::numeric_limits<double>::quiet_NaN();
     return true;
   }
@@ -49,7 +76,7 @@ class Csv : public TableFile {
     auto csv = std::unique_ptr<Csv>(new Csv(path, std::move(file)));
     LOCKSTEP_TRY(csv->read_header(options));
     csv->index_lines();
-    LOCKSTEP_TRY(csv->look_at_label());
+    csv->look_at_label();
     return csv;
   }
   const std::vector<std::string>& features() const override {
@@ -58,6 +85,7 @@ class Csv : public TableFile {
   uint64_t num_rows() const override { return rows_; }
   bool has_label() const override { return label_ != kNone; }
   bool has_text() const override { return has_text_; }
+  uint64_t first_text() const override { return first_text_; }
   std::string place(uint64_t row) const override {
     return fmt::format("{}:{}", path_.string(), row + 2);
   }
@@ -96,131 +124,202 @@ class Csv : public TableFile {
   }
 
   Result<void> read_header(const TableOptions& options) {
-    size_t at = 0;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    size_t at = text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
     const auto line = trim(take_line(at));
     if (line.empty()) {
       return bad(fmt::format("{}: no header line", path_.string()));
     }
     body_ = at;
-    size_t from = 0;
-    while (from <= line.size()) {
-      const size_t end = std::min(line.find(',', from), line.size());
-      columns_.emplace_back(unquoted(line.substr(from, end - from)));
-      from = end + 1;
+    if (!split_quoted(line, columns_)) {
+      return bad_quotes(fmt::format("{}:1", path_.string()));
     }
+    LOCKSTEP_TRY(check_names());
     for (size_t i = 0; i < columns_.size(); ++i) {
-      if (!options.label.empty() && columns_[i] == options.label) {
-        label_ = i;
-      } else {
+      const bool label = !options.label.empty() && columns_[i] == options.label;
+      label_ = label ? i : label_;
+      const bool feature = !label && options.wants(columns_[i]);
+      uses_.push_back(label ? Use::kLabel : feature ? Use::kFeature : Use::kNo);
+      if (feature) {
         features_.push_back(columns_[i]);
       }
     }
     if (label_ == kNone && !options.label.empty() && options.label_required) {
       return no_label(path_, options.label, columns_);
     }
-    if (features_.empty()) {
+    if (columns_.size() == (label_ == kNone ? 0U : 1U)) {
       return bad(fmt::format("{}: no column but the label", path_.string()));
     }
     return {};
   }
 
+  Result<void> check_names() const {
+    auto names = columns_;
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice == names.end()) {
+      return {};
+    }
+    return bad(
+        fmt::format(
+            "{}:1: column '{}' stands twice; accepted: names that differ",
+            path_.string(),
+            *twice));
+  }
+
+  // Empty lines at the end are no rows.
   void index_lines() {
     size_t at = body_;
+    uint64_t lines = 0;
     while (at < text_.size()) {
       const size_t start = at;
-      if (trim(take_line(at)).empty() && at == text_.size()) {
-        break;  // a last empty line is none
-      }
-      if (rows_++ % kIndexed == 0) {
+      const auto line = take_line(at);
+      if (lines++ % kIndexed == 0) {
         starts_.push_back(start);
       }
+      if (!trim(line).empty()) {
+        rows_ = lines;
+      }
     }
   }
 
-  // Words or numbers: whatever the first filled cell is.
-  Result<void> look_at_label() {
+  // Numbers, or words when any cell is one.
+  void look_at_label() {
     size_t at = body_;
     for (uint64_t row = 0; row < rows_ && label_ != kNone; ++row) {
-      const auto field = field_of(take_line(at), label_);
       double value = 0;
-      if (!to_number(field, value)) {
+      if (!to_number(label_of(take_line(at)), value)) {
         has_text_ = true;
-        return {};
-      }
-      if (!std::isnan(value)) {
-        return {};
+        first_text_ = row;
+        return;
       }
     }
-    return {};
   }
 
-  static std::string_view field_of(std::string_view line, size_t column) {
-    size_t from = 0;
-    for (; column > 0; --column) {
-      const size_t comma = line.find(',', from);
+  // From the nearer end of the line. Good for this call only: it may be a part
+  // of cells_.
+  std::string_view label_of(std::string_view line) {
+    line = trim(line);
+    if (has_quote(line)) {
+      const bool there = split_quoted(line, cells_) && label_ < cells_.size();
+      return there ? std::string_view(cells_[label_]) : std::string_view();
+    }
+    size_t others = std::min(label_, columns_.size() - 1 - label_);
+    const bool backwards = others < label_;
+    for (; others > 0; --others) {
+      const size_t comma = backwards ? line.rfind(',') : line.find(',');
       if (comma == std::string_view::npos) {
         return {};
       }
-      from = comma + 1;
+      line = backwards ? line.substr(0, comma) : line.substr(comma + 1);
     }
-    const size_t end = std::min(line.find(',', from), line.size());
-    return unquoted(line.substr(from, end - from));
+    const size_t comma = backwards ? line.rfind(',') : line.find(',');
+    if (comma == std::string_view::npos) {
+      return trim(line);
+    }
+    return trim(backwards ? line.substr(comma + 1) : line.substr(0, comma));
   }
 
   Result<void> read_row(std::string_view line, uint64_t row, RowBlock& block) {
     line = trim(line);
+    if (has_quote(line)) {
+      return read_quoted_row(line, row, block);
+    }
     size_t from = 0;
     for (size_t column = 0; column < columns_.size(); ++column) {
       if (from > line.size()) {
-        return bad(
-            fmt::format(
-                "{}: {} columns, the header has {}",
-                place(row),
-                column,
-                columns_.size()));
+        return bad_width(row, column);
       }
       const size_t end = std::min(line.find(',', from), line.size());
-      const auto field = unquoted(line.substr(from, end - from));
+      LOCKSTEP_TRY(
+          take_cell(trim(line.substr(from, end - from)), column, row, block));
       from = end + 1;
-      if (column == label_ && has_text_) {
-        block.texts.emplace_back(field);
-        continue;
-      }
-      double value = 0;
-      if (!to_number(field, value)) {
-        return bad(
-            fmt::format(
-                "{}: column '{}': '{}' is not a number",
-                place(row),
-                columns_[column],
-                field));
-      }
-      if (column == label_) {
-        block.numbers.push_back(value);
-      } else {
-        block.features.push_back(static_cast<float>(value));
-      }
     }
-    if (from <= line.size()) {
-      return bad(
-          fmt::format(
-              "{}: more columns than the {} of the header",
-              place(row),
-              columns_.size()));
+    return from <= line.size() ? bad_width(row, columns_.size() + 1)
+                               : Result<void>();
+  }
+
+  Result<void>
+  read_quoted_row(std::string_view line, uint64_t row, RowBlock& block) {
+    if (!split_quoted(line, cells_)) {
+      return bad_quotes(place(row));
+    }
+    if (cells_.size() != columns_.size()) {
+      return bad_width(row, cells_.size());
+    }
+    for (size_t column = 0; column < columns_.size(); ++column) {
+      LOCKSTEP_TRY(take_cell(cells_[column], column, row, block));
     }
     return {};
   }
+
+  Result<void> take_cell(
+      std::string_view cell,
+      size_t column,
+      uint64_t row,
+      RowBlock& block) const {
+    const Use use = uses_[column];
+    if (use == Use::kNo) {
+      return {};
+    }
+    if (use == Use::kLabel && has_text_) {
+      block.texts.emplace_back(cell);
+      return {};
+    }
+    double value = 0;
+    if (!to_number(cell, value)) {
+      return bad(
+          fmt::format(
+              "{}: column '{}': '{}' is not a number",
+              place(row),
+              columns_[column],
+              cell));
+    }
+    if (use == Use::kLabel) {
+      block.numbers.push_back(value);
+    } else {
+      block.features.push_back(static_cast<float>(value));
+    }
+    return {};
+  }
+
+  Error bad_width(uint64_t row, size_t columns) const {
+    return bad(
+        columns > columns_.size() ? fmt::format(
+                                        "{}: more columns than the {} of the "
+                                        "header",
+                                        place(row),
+                                        columns_.size())
+                                  : fmt::format(
+                                        "{}: {} columns, the header has {}",
+                                        place(row),
+                                        columns,
+                                        columns_.size()));
+  }
+
+  static Error bad_quotes(const std::string& place) {
+    return bad(
+        place +
+        ": a quote that is not closed, or text behind one; accepted: \"a "
+        "cell\" "
+        "on one line, with \"\" for a quote in it");
+  }
+
+  enum class Use : uint8_t { kNo, kFeature, kLabel };
 
   os::Path path_;
   os::MappedFile file_;
   std::string_view text_;
   std::vector<std::string> columns_;
+  std::vector<Use> uses_;  // by column
   std::vector<std::string> features_;
+  std::vector<std::string> cells_;  // of the line in hand, when it has quotes
   size_t label_ = kNone;
   size_t body_ = 0;
   uint64_t rows_ = 0;
   std::vector<size_t> starts_;
   bool has_text_ = false;
+  uint64_t first_text_ = 0;
 };
 
 }  // namespace

@@ -16,6 +16,10 @@ namespace fs = std::filesystem;
 
 const std::vector<std::string> kEndings = {".csv", ".npy", ".h5", ".hdf5"};
 
+Error bad(const std::string& message) {
+  return Error(ErrorCode::kInvalidInput, message);
+}
+
 bool readable(const os::Path& path) {
   return std::find(
              kEndings.begin(),
@@ -38,7 +42,11 @@ class Folder : public TableFile {
   }
   uint64_t num_rows() const override { return rows_; }
   bool has_label() const override { return files_.front()->has_label(); }
-  bool has_text() const override { return files_.front()->has_text(); }
+  bool has_text() const override { return files_[file_of(0)]->has_text(); }
+  uint64_t first_text() const override {
+    const size_t i = file_of(0);
+    return starts_[i] + files_[i]->first_text();
+  }
   Result<RowBlock> read(uint64_t first, size_t count) override {
     RowBlock block;
     while (block.rows < count && first < rows_) {
@@ -80,21 +88,41 @@ Result<std::unique_ptr<TableFile>> open_folder(
   LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
   std::vector<std::unique_ptr<TableFile>> files;
   os::Path first;
+  const TableFile* filled = nullptr;  // the first with rows
   for (const auto& name : names) {
     if (!readable(name)) {
       continue;
     }
+    if (!files.empty() && is_label_file(options.label)) {
+      return bad(
+          fmt::format(
+              "data.label={}: {} has several tables, and the labels are of "
+              "one; accepted: a folder with one .npy, or labels in a column "
+              "(data.label=-1: the last)",
+              options.label,
+              path.string()));
+    }
     LOCKSTEP_ASSIGN(auto file, open_table(path / name, options));
-    if (!files.empty() && (file->features() != files.front()->features() ||
-                           file->has_text() != files.front()->has_text())) {
-      return Error(
-          ErrorCode::kInvalidInput,
+    if (!files.empty() && file->features() != files.front()->features()) {
+      return bad(
           fmt::format(
               "{}: its columns differ from those of {}",
               (path / name).string(),
               first.string()));
     }
+    const bool other_kind =
+        filled != nullptr && filled->has_text() != file->has_text();
+    if (other_kind && file->num_rows() > 0) {
+      return bad(
+          fmt::format(
+              "{}: its labels are {}, those before are {}; accepted: one kind "
+              "in a folder",
+              (path / name).string(),
+              file->has_text() ? "words" : "numbers",
+              file->has_text() ? "numbers" : "words"));
+    }
     first = files.empty() ? path / name : first;
+    filled = filled == nullptr && file->num_rows() > 0 ? file.get() : filled;
     files.push_back(std::move(file));
   }
   if (files.empty()) {
@@ -123,6 +151,7 @@ class Selected : public TableFile {
   uint64_t num_rows() const override { return table_->num_rows(); }
   bool has_label() const override { return table_->has_label(); }
   bool has_text() const override { return table_->has_text(); }
+  uint64_t first_text() const override { return table_->first_text(); }
   std::string place(uint64_t row) const override { return table_->place(row); }
   Result<RowBlock> read(uint64_t first, size_t count) override {
     LOCKSTEP_ASSIGN(RowBlock block, table_->read(first, count));
@@ -145,6 +174,15 @@ class Selected : public TableFile {
 };
 
 }  // namespace
+
+bool is_label_file(const std::string& label) {
+  return label.ends_with(".npy");
+}
+
+bool TableOptions::wants(const std::string& column) const {
+  return only.empty() ||
+         std::find(only.begin(), only.end(), column) != only.end();
+}
 
 Result<std::unique_ptr<TableFile>> select_features(
     std::unique_ptr<TableFile> table,

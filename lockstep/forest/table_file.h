@@ -30,8 +30,10 @@ class TableFile {
   virtual const std::vector<std::string>& features() const = 0;
   virtual uint64_t num_rows() const = 0;
   virtual bool has_label() const = 0;
-  // Labels are words, not numbers.
+  // Labels are words, not numbers: one of them is.
   virtual bool has_text() const { return false; }
+  // The first row whose label is a word.
+  virtual uint64_t first_text() const { return 0; }
   // Rows from `first` on; never more than there are.
   virtual Result<RowBlock> read(uint64_t first, size_t count) = 0;
   // "x.csv:17" for messages.
@@ -43,7 +45,17 @@ struct TableOptions {
   // .npy with one number a row. Empty: no labels, every column is a feature.
   std::string label = "label";
   bool label_required = true;
+  // The features that are asked for; empty: all. Columns of a CSV that are not
+  // among them need not be numbers. NPY has no names: where no label is
+  // required and there are as many columns as features, they are these, in this
+  // order.
+  std::vector<std::string> only{};
+
+  bool wants(const std::string& column) const;
 };
+
+// The label names a file of labels, which are of one table only.
+bool is_label_file(const std::string& label);
 
 Result<std::unique_ptr<TableFile>> open_table(
     const os::Path& path,

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "lockstep/base/log.h"
 #include "lockstep/forest/hdf5_file.h"
 #include "lockstep/forest/table_file.h"
 
@@ -19,6 +21,9 @@ class Hdf5Table : public TableFile {
   struct Part {
     std::string name;
     size_t columns = 1;
+    std::string feature(size_t i) const {
+      return columns == 1 ? name : fmt::format("{}.{}", name, i);
+    }
   };
   Hdf5Table(
       os::Path path,
@@ -33,8 +38,7 @@ class Hdf5Table : public TableFile {
         rows_(rows) {
     for (const auto& part : parts_) {
       for (size_t i = 0; i < part.columns; ++i) {
-        features_.push_back(
-            part.columns == 1 ? part.name : fmt::format("{}.{}", part.name, i));
+        features_.push_back(part.feature(i));
       }
     }
   }
@@ -81,46 +85,119 @@ class Hdf5Table : public TableFile {
   std::vector<std::string> features_;
 };
 
+std::string shape_text(const Hdf5Set& set) {
+  return fmt::format("{}", fmt::join(set.shape, " x "));
+}
+
+// A column, or several side by side, as long as the others.
+Result<void>
+check_shape(const os::Path& path, const Hdf5Set& set, const Hdf5Set& first) {
+  if (set.shape.size() > 2) {
+    return bad(
+        fmt::format(
+            "{}: '{}' has the shape {}; accepted: one or two axes",
+            path.string(),
+            set.name,
+            shape_text(set)));
+  }
+  if (set.shape[0] != first.shape[0]) {
+    return bad(
+        fmt::format(
+            "{}: '{}' has {} rows, '{}' has {}; a table's data sets are "
+            "equally long",
+            path.string(),
+            set.name,
+            set.shape[0],
+            first.name,
+            first.shape[0]));
+  }
+  return {};
+}
+
+Result<void> check_label(const os::Path& path, const Hdf5Set& set) {
+  if (set.shape.size() == 2 && set.shape[1] != 1) {
+    return bad(
+        fmt::format(
+            "data.label={}: it has the shape {} in {}; accepted: one number "
+            "a row",
+            set.name,
+            shape_text(set),
+            path.string()));
+  }
+  return {};
+}
+
+// Data sets that hold no numbers: no label, and told when they are no feature.
+Result<void> check_others(
+    const os::Path& path,
+    const std::vector<Hdf5Set>& others,
+    const TableOptions& options) {
+  for (const auto& set : others) {
+    if (!options.label.empty() && set.name == options.label &&
+        options.label_required) {
+      return bad(
+          fmt::format(
+              "data.label={}: it holds no numbers in {} (strings or records); "
+              "accepted: integers, floats, booleans; a .csv may have words",
+              set.name,
+              path.string()));
+    }
+    if (set.name != options.label && options.only.empty()) {
+      log_warning(
+          fmt::format(
+              "{}: '{}' is passed over: it holds no numbers",
+              path.string(),
+              set.name));
+    }
+  }
+  return {};
+}
+
+bool wanted(const Hdf5Table::Part& part, const TableOptions& options) {
+  for (size_t i = 0; i < part.columns; ++i) {
+    if (options.wants(part.feature(i))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TableFile>> open_hdf5(
     const os::Path& path,
     const TableOptions& options) {
   LOCKSTEP_ASSIGN(auto file, Hdf5File::open(path));
+  LOCKSTEP_TRY(check_others(path, file.others(), options));
   std::vector<Hdf5Table::Part> parts;
   std::vector<std::string> names;
   std::string label;
-  uint64_t rows = 0;
+  const Hdf5Set* first = nullptr;
   for (const auto& set : file.sets()) {
-    if (names.empty()) {
-      rows = set.shape[0];
-    }
     names.push_back(set.name);
-    if (set.shape.size() > 2 || set.shape[0] != rows) {
-      return bad(
-          fmt::format(
-              "{}: '{}' has {} rows, '{}' has {}; a table's data sets are "
-              "equally long, with one or two axes",
-              path.string(),
-              set.name,
-              set.shape[0],
-              names[0],
-              rows));
+    const bool is_label = !options.label.empty() && set.name == options.label;
+    const Hdf5Table::Part part = {
+        set.name,
+        set.shape.size() == 2 ? static_cast<size_t>(set.shape[1]) : 1};
+    if (!is_label && !wanted(part, options)) {
+      continue;
     }
-    if (!options.label.empty() && set.name == options.label) {
+    first = first == nullptr ? &set : first;
+    LOCKSTEP_TRY(check_shape(path, set, *first));
+    if (is_label) {
+      LOCKSTEP_TRY(check_label(path, set));
       label = set.name;
     } else {
-      parts.push_back(
-          {set.name,
-           set.shape.size() == 2 ? static_cast<size_t>(set.shape[1]) : 1});
+      parts.push_back(part);
     }
   }
   if (label.empty() && !options.label.empty() && options.label_required) {
     return no_label(path, options.label, names);
   }
-  if (parts.empty()) {
+  if (parts.empty() && options.only.empty()) {
     return bad(path.string() + ": no data set of numbers but the label");
   }
+  const uint64_t rows = first == nullptr ? 0 : first->shape[0];
   return std::make_unique<Hdf5Table>(
       path, std::move(file), std::move(parts), label, rows);
 }

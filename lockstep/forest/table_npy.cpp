@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "lockstep/forest/table_file.h"
@@ -27,29 +29,61 @@ std::string_view value_of(std::string_view header, std::string_view key) {
 
 using Convert = double (*)(const std::byte*);
 
-template <class T>
+// Sixteen bits as IEEE 754 has them.
+struct Half {
+  uint16_t bits;
+  explicit operator double() const {
+    const int exponent = bits >> 10 & 31;
+    const double fraction = bits & 1023;
+    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+    if (exponent == 31) {
+      return fraction == 0 ? sign * std::numeric_limits<double>::infinity()
+                           : std::numeric_limits<double>::quiet_NaN();
+    }
+    return exponent == 0 ? sign * std::ldexp(fraction, -24)
+                         : sign * std::ldexp(1024 + fraction, exponent - 25);
+  }
+};
+
+template <class T, bool kBigEndian>
 double convert(const std::byte* from) {
+  std::byte bytes[sizeof(T)];
+  std::copy_n(from, sizeof(T), bytes);
+  if (kBigEndian) {
+    std::reverse(bytes, bytes + sizeof(T));
+  }
   T value;
-  std::memcpy(&value, from, sizeof value);
+  std::memcpy(&value, bytes, sizeof value);
   return static_cast<double>(value);
 }
 
+template <class T>
+Convert in_order(char order) {
+  return order == '>' ? convert<T, true> : convert<T, false>;
+}
+
+// Of a type like "<f4": order of bytes, kind, size.
 Convert converter(std::string_view type) {
-  const std::pair<std::string_view, Convert> kinds[] = {
-      {"<f4", convert<float>},
-      {"<f8", convert<double>},
-      {"|i1", convert<int8_t>},
-      {"|u1", convert<uint8_t>},
-      {"|b1", convert<uint8_t>},
-      {"<i2", convert<int16_t>},
-      {"<u2", convert<uint16_t>},
-      {"<i4", convert<int32_t>},
-      {"<u4", convert<uint32_t>},
-      {"<i8", convert<int64_t>},
-      {"<u8", convert<uint64_t>}};
-  for (const auto& [name, use] : kinds) {
-    if (name == type) {
-      return use;
+  using Choose = Convert (*)(char);
+  const std::pair<std::string_view, Choose> kinds[] = {
+      {"f2", in_order<Half>},
+      {"f4", in_order<float>},
+      {"f8", in_order<double>},
+      {"b1", in_order<uint8_t>},
+      {"i1", in_order<int8_t>},
+      {"u1", in_order<uint8_t>},
+      {"i2", in_order<int16_t>},
+      {"u2", in_order<uint16_t>},
+      {"i4", in_order<int32_t>},
+      {"u4", in_order<uint32_t>},
+      {"i8", in_order<int64_t>},
+      {"u8", in_order<uint64_t>}};
+  if (type.size() != 3 || !std::strchr("<>|=", type[0])) {
+    return nullptr;
+  }
+  for (const auto& [name, choose] : kinds) {
+    if (name == type.substr(1)) {
+      return choose(type[0]);
     }
   }
   return nullptr;
@@ -89,8 +123,7 @@ Result<Array> open_array(const os::Path& path) {
   if (array.number == nullptr || descr.substr(4, 1) != "'") {
     return bad(
         fmt::format(
-            "{}: numbers of type {}; accepted: f4 f8 i1-i8 u1-u8, "
-            "little-endian",
+            "{}: numbers of type {}; accepted: f2 f4 f8 i1-i8 u1-u8 b1",
             name,
             descr.substr(0, descr.find(','))));
   }
@@ -135,17 +168,16 @@ Result<Array> open_array(const os::Path& path) {
 
 class Npy : public TableFile {
  public:
-  Npy(os::Path path, Array array, int64_t label, std::optional<Array> labels)
+  Npy(os::Path path,
+      Array array,
+      int64_t label,
+      std::optional<Array> labels,
+      std::vector<std::string> features)
       : path_(std::move(path)),
         array_(std::move(array)),
         label_(label),
-        labels_(std::move(labels)) {
-    for (int64_t i = 0; i < static_cast<int64_t>(array_.columns); ++i) {
-      if (i != label_) {
-        features_.push_back(std::to_string(i));
-      }
-    }
-  }
+        labels_(std::move(labels)),
+        features_(std::move(features)) {}
   const std::vector<std::string>& features() const override {
     return features_;
   }
@@ -194,6 +226,53 @@ class Npy : public TableFile {
   std::vector<std::string> features_;
 };
 
+// The column of the label, counted from the first.
+Result<int64_t>
+label_column(const os::Path& path, const std::string& label, int64_t columns) {
+  // The default name is not a number: the last column then.
+  const std::string text = label == "label" ? "-1" : label;
+  int64_t column = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), column);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      column < -columns || column >= columns) {
+    return bad(
+        fmt::format(
+            "data.label={}: {} has columns 0 to {} (-1: the last), or name "
+            "a .npy of labels",
+            label,
+            path.string(),
+            columns - 1));
+  }
+  return column < 0 ? column + columns : column;
+}
+
+Result<Array>
+open_labels(const os::Path& path, const std::string& label, uint64_t rows) {
+  LOCKSTEP_ASSIGN(auto labels, open_array(label));
+  if (labels.rows != rows || labels.columns != 1) {
+    return bad(
+        fmt::format(
+            "data.label={}: {} x {} numbers for the {} rows of {}",
+            label,
+            labels.rows,
+            labels.columns,
+            rows,
+            path.string()));
+  }
+  return labels;
+}
+
+std::vector<std::string> names_of(int64_t columns, int64_t label) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < columns; ++i) {
+    if (i != label) {
+      names.push_back(std::to_string(i));
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TableFile>> open_npy(
@@ -203,40 +282,21 @@ Result<std::unique_ptr<TableFile>> open_npy(
   const auto columns = static_cast<int64_t>(array.columns);
   int64_t label = -1;
   std::optional<Array> labels;
-  if (options.label.ends_with(".npy")) {
-    LOCKSTEP_ASSIGN(labels, open_array(options.label));
-    if (labels->rows != array.rows || labels->columns != 1) {
-      return bad(
-          fmt::format(
-              "data.label={}: {} x {} numbers for the {} rows of {}",
-              options.label,
-              labels->rows,
-              labels->columns,
-              array.rows,
-              path.string()));
-    }
-  } else if (!options.label.empty()) {
-    // The default name is not a number: the last column then.
-    const auto text = options.label == "label" ? "-1" : options.label;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), label);
-    if (error != std::errc() || end != text.data() + text.size() ||
-        label < -columns || label >= columns) {
-      return bad(
-          fmt::format(
-              "data.label={}: {} has columns 0 to {} (-1: the last), or name "
-              "a .npy of labels",
-              options.label,
-              path.string(),
-              columns - 1));
-    }
-    label = label < 0 ? label + columns : label;
+  if (!options.label_required && options.only.size() == array.columns) {
+    return std::make_unique<Npy>(
+        path, std::move(array), label, std::move(labels), options.only);
   }
-  if (columns - (label >= 0 ? 1 : 0) < 1) {
+  if (is_label_file(options.label)) {
+    LOCKSTEP_ASSIGN(labels, open_labels(path, options.label, array.rows));
+  } else if (!options.label.empty()) {
+    LOCKSTEP_ASSIGN(label, label_column(path, options.label, columns));
+  }
+  auto features = names_of(columns, label);
+  if (features.empty()) {
     return bad(path.string() + ": no column but the label");
   }
   return std::make_unique<Npy>(
-      path, std::move(array), label, std::move(labels));
+      path, std::move(array), label, std::move(labels), std::move(features));
 }
 
 }  // namespace lockstep::forest

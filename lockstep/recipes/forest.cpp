@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 
 #include "lockstep/os/host.h"
@@ -19,20 +20,22 @@ Result<std::vector<double>> parse_weights(const std::string& text) {
   std::vector<double> weights;
   const char* at = text.data();
   const char* const end = at + text.size();
-  while (at < end) {
-    double weight = 0;
-    const auto [next, error] = std::from_chars(at, end, weight);
-    if (error != std::errc() || weight < 0 ||
-        (next < end && (*next != ',' || next + 1 == end))) {
-      return Error(
-          ErrorCode::kInvalidInput,
-          fmt::format(
-              "'{}'; accepted: none, balanced, or a weight for each class "
-              "like 1,2.5,1",
-              text));
-    }
-    weights.push_back(weight);
+  bool good = true;
+  while (good && at < end) {
+    const auto [next, error] = std::from_chars(at, end, weights.emplace_back());
+    good = error == std::errc() && std::isfinite(weights.back()) &&
+           weights.back() >= 0 &&
+           (next == end || (*next == ',' && next + 1 < end));
     at = next < end ? next + 1 : next;
+  }
+  // With nothing but zeros no row counts.
+  if (!good || std::ranges::none_of(weights, [](double w) { return w > 0; })) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "'{}'; accepted: none, balanced, or a weight for each class like "
+            "1,2.5,1 (finite, none below 0, one above)",
+            text));
   }
   return weights;
 }
@@ -52,6 +55,12 @@ int run_verb(const ForestConfig& config, const OwnRun& run) {
 
 Result<Prepared> prepare_forest(const config::Node& node, int /*world_size*/) {
   LOCKSTEP_ASSIGN(const auto config, config::read<ForestConfig>(node));
+  if (config.forest.out_of_bag && !config.forest.bootstrap) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "forest.out_of_bag=true with forest.bootstrap=false: every tree draws "
+        "every row, so no row is out of any bag; accepted: one of them");
+  }
   Prepared prepared;
   prepared.config = config::print_yaml(config::describe(config));
   prepared.trainer.device = "cpu";
@@ -76,6 +85,10 @@ void ForestConfig::Data::bind(config::Binder& b) {
       "label",
       label,
       "column of the label; NPY: its number or a .npy of labels");
+  b.field(
+      "test_label",
+      test_label,
+      "label of data.test where it is another than data.label");
   b.choice(
       "missing",
       missing,
@@ -125,7 +138,9 @@ void ForestConfig::Growing::bind(config::Binder& b) {
         return {};
       });
   b.field(
-      "out_of_bag", out_of_bag, "score rows by the trees grown without them");
+      "out_of_bag",
+      out_of_bag,
+      "score rows by the trees grown without them; needs forest.bootstrap");
   b.field("bins", bins, "of a feature", config::between(2, 256));
   b.field(
       "threads",

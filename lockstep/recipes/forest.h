@@ -16,6 +16,7 @@ struct ForestConfig {
     std::string train;
     std::string test;
     std::string label = "label";
+    std::string test_label;
     std::string missing = "error";
     double held_out = .3;
     std::vector<std::string> classes{};

@@ -9,6 +9,7 @@
 #include "lockstep/forest/load.h"
 #include "lockstep/forest/score.h"
 #include "lockstep/forest/tree.h"
+#include "lockstep/recipes/forest.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::recipes {
@@ -33,6 +34,11 @@ T together(Result<T> result, collective::Communicator& group) {
           group));
   return std::move(*result);
 }
+
+// What names the labels of data.test. A separate file of labels is of one
+// table: data.test has data.test_label then, or data.label where nothing is
+// trained. Throws TrainError when there is none.
+std::string test_label(const ForestConfig& config, bool trains);
 
 // All ranks together; the classes must be those of the model.
 forest::Score score_file(

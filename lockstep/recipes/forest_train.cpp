@@ -15,6 +15,7 @@
 #include "lockstep/os/clock.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
+#include "lockstep/record/csv.h"
 #include "lockstep/record/plot.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/recorder.h"
@@ -62,6 +63,7 @@ forest::LoadOptions load_options(
   options.held_out = config.data.held_out;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
   options.classes = config.data.classes;
+  options.label = config.data.label;
   return options;
 }
 
@@ -73,6 +75,15 @@ forest::TrainingSet read_training_set(
     throw train::TrainError(
         train::kBadInput,
         "data.train is not set: a table to learn from (.csv, .npy, .h5)");
+  }
+  if (config.data.label.empty()) {
+    throw train::TrainError(
+        train::kBadInput,
+        "data.label is empty: a column's name (.csv, .h5) or number (.npy), or "
+        "a .npy of labels");
+  }
+  if (!config.data.test.empty()) {
+    test_label(config, /*trains=*/true);  // refused before trees are grown
   }
   const auto table = together(
       forest::open_table(config.data.train, {config.data.label}), group);
@@ -109,7 +120,7 @@ std::optional<forest::Score> test_score(
   return score_file(
       own ? config.data.test : config.data.train,
       load_options(config, own ? forest::Part::kAll : forest::Part::kHeldOut),
-      config.data.label,
+      own ? test_label(config, /*trains=*/true) : config.data.label,
       model,
       threads,
       group);
@@ -123,7 +134,8 @@ void write_importances(
   record::Bars bars;
   bars.parts = {"importance"};
   for (size_t i = 0; i < weights.size(); ++i) {
-    csv += fmt::format("{},{}\n", model.features[i], weights[i]);
+    csv +=
+        fmt::format("{},{}\n", record::csv_cell(model.features[i]), weights[i]);
     bars.rows.push_back({model.features[i], {weights[i]}});
   }
   auto& files = os::real_files();

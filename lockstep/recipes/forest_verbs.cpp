@@ -9,7 +9,8 @@
 #include "lockstep/os/clock.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
-#include "lockstep/record/pending_file.h"
+#include "lockstep/recipes/prediction_file.h"
+#include "lockstep/record/csv.h"
 #include "lockstep/record/png.h"
 
 namespace lockstep::recipes {
@@ -29,27 +30,21 @@ forest::Forest read_checkpoint(
   return together(forest::read_model(config.checkpoint), group);
 }
 
-// NPY has no names: with as many columns as the forest has features, all are.
 Result<std::unique_ptr<forest::TableFile>> open_for(
     const forest::Forest& model,
     const std::string& path,
     const std::string& label,
     bool required) {
-  auto table = forest::open_table(path, {label, required});
-  if (table && !required &&
-      (*table)->features().size() + 1 == model.features.size()) {
-    table = forest::open_table(path, {"", false});
-  }
-  if (!table) {
-    return table;
-  }
-  return select_features(std::move(*table), model.features);
+  LOCKSTEP_ASSIGN(
+      auto table, forest::open_table(path, {label, required, model.features}));
+  return select_features(std::move(table), model.features);
 }
 
 std::string header(const forest::Forest& model, bool probabilities) {
   std::string line = "prediction";
   for (size_t c = 0; probabilities && c < model.target.classes.size(); ++c) {
-    line += "," + model.target.classes[c];
+    line += ',';
+    line += record::csv_cell(model.target.classes[c]);
   }
   return line + "\n";
 }
@@ -66,6 +61,10 @@ std::string lines_of(
       model.target.classes.empty()
           ? std::vector<int32_t>()
           : forest::classes_of(values, static_cast<int>(width));
+  std::vector<std::string> names;
+  for (const auto& name : model.target.classes) {
+    names.push_back(record::csv_cell(name));
+  }
   std::string text;
   for (size_t i = 0; i < block.rows; ++i) {
     bool whole = true;
@@ -73,9 +72,8 @@ std::string lines_of(
       whole &= std::isfinite(block.features[i * features + f]);
     }
     if (whole) {
-      text += classes.empty()
-                  ? fmt::format("{}", values[i])
-                  : model.target.classes[static_cast<size_t>(classes[i])];
+      text += classes.empty() ? fmt::format("{}", values[i])
+                              : names[static_cast<size_t>(classes[i])];
     }
     for (size_t c = 0; probabilities && !classes.empty() && c < width; ++c) {
       text += whole ? fmt::format(",{}", values[i * width + c]) : ",";
@@ -85,7 +83,50 @@ std::string lines_of(
   return text;
 }
 
+struct RowRange {
+  uint64_t first = 0;
+  uint64_t last = 0;
+};
+
+Result<void> write_predictions(
+    const forest::Forest& model,
+    forest::TableFile& table,
+    RowRange rows,
+    bool probabilities,
+    int threads,
+    PredictionFile& out) {
+  const forest::Predictor predictor(model, threads);
+  LOCKSTEP_TRY(out.append(header(model, probabilities)));
+  for (uint64_t at = rows.first; at < rows.last; at += kBlockRows) {
+    LOCKSTEP_ASSIGN(
+        const auto block,
+        table.read(at, std::min<uint64_t>(kBlockRows, rows.last - at)));
+    std::vector<float> values(
+        block.rows * static_cast<size_t>(model.value_width()));
+    predictor.predict(block.features, values.data(), threads);
+    LOCKSTEP_TRY(out.append(lines_of(block, values, model, probabilities)));
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string test_label(const ForestConfig& config, bool trains) {
+  const auto& data = config.data;
+  if (!data.test_label.empty()) {
+    return data.test_label;
+  }
+  if (data.label.empty() || (trains && forest::is_label_file(data.label))) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "data.test={} has no labels: those that the forest was trained "
+            "with are a file of their own; data.test_label=FILE.npy (one "
+            "number a row) or a column's number names them",
+            data.test));
+  }
+  return data.label;
+}
 
 forest::Score score_file(
     const std::string& path,
@@ -95,6 +136,7 @@ forest::Score score_file(
     int threads,
     collective::Communicator& group) {
   const auto table = together(open_for(model, path, label, true), group);
+  options.label = label;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
   const auto rows = given(load_rows(*table, options, group));
@@ -153,7 +195,7 @@ int test_forest(const ForestConfig& config, const OwnRun& run) {
   const auto score = score_file(
       config.data.test,
       load,
-      config.data.label,
+      test_label(config, /*trains=*/false),
       model,
       options.threads,
       *run.group);
@@ -176,8 +218,15 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   auto& group = *run.group;
   const auto model = read_checkpoint(config, group);
   const auto options = fit_options(config, *run.environment);
+  // Nobody looks at labels here: a file of them would only have to fit.
+  const auto& label = config.data.label;
   const auto table = together(
-      open_for(model, config.data.test, config.data.label, false), group);
+      open_for(
+          model,
+          config.data.test,
+          forest::is_label_file(label) ? "" : label,
+          false),
+      group);
   // Each rank its part of the rows, in a file of its own.
   const auto rank = static_cast<uint64_t>(group.rank());
   const auto ranks = static_cast<uint64_t>(group.size());
@@ -189,21 +238,20 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
         fmt::format(
             "{}-{}{}", path.stem().string(), rank, path.extension().string()));
   }
-  auto& files = os::real_files();
-  given(files.remove(path));
-  auto out = given(record::PendingFile::open(files, path));
-  const forest::Predictor predictor(model, options.threads);
-  out.add(header(model, config.probabilities));
-  for (uint64_t at = first; at < last; at += kBlockRows) {
-    const auto block =
-        given(table->read(at, std::min<uint64_t>(kBlockRows, last - at)));
-    std::vector<float> values(
-        block.rows * static_cast<size_t>(model.value_width()));
-    predictor.predict(block.features, values.data(), options.threads);
-    out.add(lines_of(block, values, model, config.probabilities));
-    given(out.drain());
-  }
-  given(out.drain());
+  auto out = together(
+      PredictionFile::open(path, {config.data.test, config.checkpoint}), group);
+  // A rank that fails keeps the others from replacing their files.
+  given(
+      forest::agree(
+          write_predictions(
+              model,
+              *table,
+              {first, last},
+              config.probabilities,
+              options.threads,
+              out),
+          group));
+  given(out.finish());
   std::printf(
       "predictions: %llu rows in %s\n",
       static_cast<unsigned long long>(last - first),

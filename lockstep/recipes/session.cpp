@@ -126,11 +126,29 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   if (!command.config_file.empty()) {
     base = input_or_throw(config::load_yaml(command.config_file));
   } else if (!trained.empty()) {
-    base = input_or_throw(trained_base(trained));
+    base = input_or_throw(trained_base(trained, command));
   }
   const auto node = input_or_throw(
       config::resolve(make_groups(*entry), std::move(base), command.arguments));
   return input_or_throw(entry->prepare(node, world_size));
+}
+
+// Nobody goes on with what lies in `out`, and no launcher writes there.
+bool begins_anew(
+    const Prepared& prepared,
+    const train::RankEnvironment& environment) {
+  return !prepared.out.empty() && prepared.trainer.resume == "none" &&
+         environment.generation == 0 && environment.launcher != "lockstep";
+}
+
+Result<record::RunDirectory> open_out(
+    const Prepared& prepared,
+    const train::RankEnvironment& environment) {
+  LOCKSTEP_ASSIGN(auto run, record::RunDirectory::open(prepared.out));
+  if (begins_anew(prepared, environment)) {
+    LOCKSTEP_TRY(run.start_anew());
+  }
+  return run;
 }
 
 // Rank 0 makes or opens the folder; the others follow.
@@ -147,7 +165,7 @@ record::RunDirectory open_run(
   if (group.rank() == 0) {
     auto made = prepared.out.empty()
                     ? record::RunDirectory::create("runs", recipe)
-                    : record::RunDirectory::open(prepared.out);
+                    : open_out(prepared, environment);
     if (made) {
       path = made->path().string();
     } else {
@@ -259,12 +277,32 @@ int run_own(
   return code;
 }
 
+// Alone, 'test' tells what is wrong with its checkpoint before it looks at
+// anything else: without the checkpoint's configuration the rest is a guess.
+// Several ranks ask rank 0 once they are a group.
+void refuse_bad_checkpoint(
+    const Command& command,
+    const train::RankEnvironment& environment) {
+  const bool may_be_in_file = !command.config_file.empty();
+  const auto path = named_checkpoint(command);
+  if (command.verb != "test" || environment.world_size > 1 ||
+      (path.empty() && may_be_in_file)) {
+    return;
+  }
+  const auto failure = checkpoint_failure(path);
+  if (!failure.empty()) {
+    throw TrainError(kBadInput, failure);
+  }
+}
+
 int train_recipe(const Command& command, Sitting& sitting) {
   auto& environment = sitting.environment;
   environment = input_or_throw(train::read_rank_environment(os::environment()));
   init_log({.rank = environment.world_size > 1 ? environment.rank : -1});
-  std::string trained =
-      command.verb == "test" ? trained_config(command) : std::string();
+  refuse_bad_checkpoint(command, environment);
+  std::string trained = command.verb == "test" || command.verb == "predict"
+                            ? trained_config(command)
+                            : std::string();
   Prepared prepared = prepare(command, environment.world_size, trained);
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
@@ -292,7 +330,13 @@ int train_recipe(const Command& command, Sitting& sitting) {
     return own->second(context);
   }
   if (command.verb == "test") {
-    // Only rank 0 need have the file.
+    // Only rank 0 need have the file. Its fault is told before data is opened.
+    const auto failure = train::broadcast_text(
+        context.rank() == 0 ? checkpoint_failure(prepared.checkpoint) : "",
+        group.communicator());
+    if (!failure.empty()) {
+      throw TrainError(kBadInput, failure);
+    }
     const auto first = train::broadcast_text(trained, group.communicator());
     if (first != trained) {
       prepared = prepare(command, environment.world_size, first);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/forest/table_file.h"
 #include "lockstep/os/file.h"
 #include "lockstep/record/confusion.h"
 #include "lockstep/train/checkpoint_group.h"
@@ -50,9 +51,22 @@ Result<void> write_confusion(
   return files.write_atomic(folder / "confusion.png", png);
 }
 
+// Labels in a file are of one table, and that of the command is another.
+void forget_label_files(config::Node& data, const Command& command) {
+  const config::Node* label = data.find("label");
+  if (label != nullptr && forest::is_label_file(label->text())) {
+    data.set("label", config::Node::scalar("", label->place(), true));
+  }
+  for (const auto& word : command.arguments) {
+    if (word.starts_with("data.test=")) {
+      data.erase("test_label");
+    }
+  }
+}
+
 }  // namespace
 
-std::string trained_config(const Command& command) {
+std::string named_checkpoint(const Command& command) {
   constexpr std::string_view kKey = "checkpoint=";
   std::string path;
   for (const auto& word : command.arguments) {
@@ -60,6 +74,24 @@ std::string trained_config(const Command& command) {
       path = word.substr(kKey.size());
     }
   }
+  return path;
+}
+
+std::string checkpoint_failure(const std::string& path) {
+  if (path.empty()) {
+    return "'test' needs checkpoint=FILE, e.g. "
+           "checkpoint=runs/<id>/checkpoints/best.safetensors";
+  }
+  try {
+    const train::CheckpointReader reader(path);
+    return "";
+  } catch (const TrainError& failure) {
+    return failure.what();
+  }
+}
+
+std::string trained_config(const Command& command) {
+  const std::string path = named_checkpoint(command);
   if (path.empty()) {
     return "";
   }
@@ -76,7 +108,9 @@ std::string trained_config(const Command& command) {
   }
 }
 
-Result<config::Node> trained_base(const std::string& trained) {
+Result<config::Node> trained_base(
+    const std::string& trained,
+    const Command& command) {
   LOCKSTEP_ASSIGN(
       config::Node base,
       config::parse_yaml(trained, "the checkpoint's configuration"));
@@ -95,6 +129,10 @@ Result<config::Node> trained_base(const std::string& trained) {
   if (config::Node* data = base.find("data")) {
     data->erase("batch_size");
     data->erase("global_batch_size");
+    forget_label_files(*data, command);
+  }
+  if (config::Node* forest = base.find("forest")) {
+    forest->erase("threads");
   }
   return base;
 }
@@ -103,12 +141,6 @@ int test_checkpoint(
     const Prepared& prepared,
     train::Recipe& recipe,
     const train::Context& context) {
-  if (prepared.checkpoint.empty()) {
-    throw TrainError(
-        kBadInput,
-        "'test' needs checkpoint=FILE, e.g. "
-        "checkpoint=runs/<id>/checkpoints/best.safetensors");
-  }
   // Only rank 0's disk matters, as when a run is resumed.
   train::restore_together(
       prepared.checkpoint,

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
+#include "lockstep/base/log.h"
 #include "lockstep/data/byte_stream.h"
 #include "lockstep/data/decode.h"
 #include "lockstep/data/image_folder.h"
@@ -186,6 +188,45 @@ T written(Result<T> result) {
   }
 }
 
+struct Task {
+  fs::path from;
+  fs::path to;
+};
+
+// Each image has a file of its own: where two differ by their endings only, the
+// second is named by its whole file name. The names depend on all images, so
+// that ranks agree on them.
+std::vector<Task> tasks_of(
+    const std::vector<std::string>& files,
+    const std::string& out) {
+  std::set<fs::path> taken;
+  std::vector<Task> tasks;
+  for (const fs::path from : files) {
+    const fs::path folder = out.empty() ? from.parent_path() : fs::path(out);
+    fs::path to = folder / (from.stem().string() + "-x4.png");
+    if (!taken.insert(to).second) {
+      to = folder / (from.filename().string() + "-x4.png");
+      taken.insert(to);
+    }
+    tasks.push_back({from, to});
+  }
+  return tasks;
+}
+
+void write_image(const at::Tensor& made, const fs::path& to) {
+  if (to.has_parent_path()) {
+    written(os::real_files().make_directories(to.parent_path()));
+  }
+  written(
+      os::real_files().write_atomic(
+          to, written(record::encode_png(to_image(made)))));
+  std::printf(
+      "%s: %lld x %lld\n",
+      to.c_str(),
+      static_cast<long long>(made.size(3)),
+      static_cast<long long>(made.size(2)));
+}
+
 }  // namespace
 
 at::Tensor upscale(
@@ -222,33 +263,28 @@ at::Tensor upscale(
 }
 
 int upscale_images(const UpscaleJob& job, const train::Context& context) {
-  const auto files = images_of(job.image);
+  const auto tasks = tasks_of(images_of(job.image), job.out);
   const auto loaded = load_generator(job.checkpoint, context);
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (static_cast<int>(i % static_cast<size_t>(context.world())) !=
-        context.rank()) {
+  const auto world = static_cast<size_t>(context.world());
+  bool all_made = true;
+  for (auto i = static_cast<size_t>(context.rank()); i < tasks.size();
+       i += world) {
+    at::Tensor low;
+    try {
+      low = read_image(tasks[i].from, loaded.channels);
+    } catch (const data::DataError& failure) {
+      if (tasks.size() == 1) {
+        throw;
+      }
+      log_error(std::string("passed over: ") + failure.what());
+      all_made = false;
       continue;
     }
-    const fs::path from = files[i];
-    const auto low = read_image(files[i], loaded.channels);
     const auto made =
         to_pixels(upscale(*loaded.generator, low, job.tile, context));
-    const fs::path folder =
-        job.out.empty() ? from.parent_path() : fs::path(job.out);
-    if (!folder.empty()) {
-      written(os::real_files().make_directories(folder));
-    }
-    const fs::path to = folder / (from.stem().string() + "-x4.png");
-    written(
-        os::real_files().write_atomic(
-            to, written(record::encode_png(to_image(made)))));
-    std::printf(
-        "%s: %lld x %lld\n",
-        to.c_str(),
-        static_cast<long long>(made.size(3)),
-        static_cast<long long>(made.size(2)));
+    write_image(made, tasks[i].to);
   }
-  return 0;
+  return all_made ? 0 : train::kFailed;
 }
 
 }  // namespace lockstep::recipes

@@ -34,8 +34,10 @@ struct UpscaleJob {
   std::string out;         // folder; empty: beside the images
   int64_t tile = 0;
 };
-// Writes NAME-x4.png for each and prints its path; an exit code. Images are
-// shared between ranks. Throws TrainError for what is not there.
+// Writes NAME-x4.png for each and prints its path; an exit code. Of two images
+// that differ by their endings only, the second is NAME.png-x4.png. In a folder
+// an image that cannot be read is told, the others are made, and the code is 1.
+// Images are shared between ranks. Throws TrainError for what is not there.
 int upscale_images(const UpscaleJob& job, const train::Context& context);
 
 }  // namespace lockstep::recipes

@@ -188,6 +188,14 @@ class VitRecipe : public train::Recipe {
 };
 
 void VitRecipe::check_classes() const {
+  if (training_->classes().empty()) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "{}: images without classes; a classifier needs folders "
+            "<class>/*.png or *.jpg",
+            config_.data.root));
+  }
   if (!test_ || test_->classes() == training_->classes()) {
     return;
   }
@@ -210,8 +218,7 @@ void VitRecipe::check_classes() const {
       train::kBadInput,
       fmt::format(
           "{}: the held-out split has {} of the training split's {} classes; "
-          "both need the same (an empty folder stands for a class without "
-          "images)",
+          "both need the same, each with an image",
           config_.data.root,
           theirs.size(),
           ours.size()));

@@ -10,20 +10,6 @@ namespace lockstep::record {
 
 namespace {
 
-std::string quoted(const std::string& cell) {
-  if (cell.find_first_of(",\"\r\n") == std::string::npos) {
-    return cell;
-  }
-  std::string text = "\"";
-  for (const char c : cell) {
-    text += c;
-    if (c == '"') {
-      text += c;
-    }
-  }
-  return text + '"';
-}
-
 template <class Number>
 Result<Number> parse_cell(
     const std::string& cell,
@@ -80,6 +66,20 @@ std::vector<std::string> take_record(std::string_view& text, size_t& lines) {
 }
 
 }  // namespace
+
+std::string csv_cell(const std::string& cell) {
+  if (cell.find_first_of(",\"\r\n") == std::string::npos) {
+    return cell;
+  }
+  std::string text = "\"";
+  for (const char c : cell) {
+    text += c;
+    if (c == '"') {
+      text += c;
+    }
+  }
+  return text + '"';
+}
 
 int CsvTable::column(std::string_view name) const {
   const auto found = std::find(header.begin(), header.end(), name);
@@ -244,7 +244,7 @@ Result<void> MetricsTable::rewrite() {
   std::string text = "step,epoch";
   for (const auto& column : columns_) {
     text += ',';
-    text += quoted(column);
+    text += csv_cell(column);
   }
   text += '\n';
   for (const Row& row : rows_) {

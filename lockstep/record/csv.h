@@ -52,6 +52,9 @@ class MetricsTable {
   std::vector<Row> rows_;
 };
 
+// A cell as RFC 4180 has it: in quotes where it needs them.
+std::string csv_cell(const std::string& text);
+
 // Without the newline.
 std::string timing_line(int rank, const wire::Iteration& iteration);
 

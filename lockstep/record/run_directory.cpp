@@ -112,6 +112,28 @@ Result<RunDirectory> RunDirectory::existing(const os::Path& path) {
   return RunDirectory(plain(path));
 }
 
+Result<void> RunDirectory::start_anew() const {
+  auto& files = os::real_files();
+  LOCKSTEP_TRY(files.remove(events()));
+  LOCKSTEP_TRY(files.remove(timing()));
+  const auto remove_in = [&](const os::Path& folder,
+                             const auto& ours) -> Result<void> {
+    LOCKSTEP_ASSIGN(const auto names, files.list(folder));
+    for (const auto& name : names) {
+      if (ours(name)) {
+        LOCKSTEP_TRY(files.remove(folder / name));
+      }
+    }
+    return {};
+  };
+  LOCKSTEP_TRY(remove_in(path_ / "ranks", [](const std::string& name) {
+    return name.ends_with(".jsonl");
+  }));
+  return remove_in(tensorboard(), [](const std::string& name) {
+    return name.starts_with("events.out.tfevents.");
+  });
+}
+
 os::Path RunDirectory::rank_log(int rank) const {
   return path_ / "ranks" / fmt::format("{}.log", rank);
 }

@@ -25,6 +25,11 @@ class RunDirectory {
   // For readers: nothing is made, kNotFound when it is no run directory.
   static Result<RunDirectory> existing(const os::Path& path);
 
+  // Before another run begins in it: removes what that one would append to, the
+  // events of all ranks, timing.csv and TensorBoard's files. Checkpoints, logs
+  // and pictures stay until they are replaced.
+  Result<void> start_anew() const;
+
   const os::Path& path() const { return path_; }
   std::string id() const { return path_.filename().string(); }
   os::Path job() const { return path_ / "job.yaml"; }

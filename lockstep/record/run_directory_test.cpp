@@ -45,6 +45,38 @@ TEST(RunDirectory, OpenAddsWhatIsAbsent) {
   EXPECT_EQ(slash->id(), "out");
 }
 
+TEST(RunDirectory, ANewRunAppendsToNothingOfTheOld) {
+  const TemporaryFolder folder;
+  const auto run = RunDirectory::open(folder.path() / "out");
+  ASSERT_TRUE(run);
+  const std::vector<os::Path> kept = {
+      run->job(),
+      run->metrics(),
+      run->rank_log(0),
+      run->checkpoints() / "last.safetensors",
+      run->samples() / "fake-000001.png",
+      run->tensorboard() / "notes.txt"};
+  const std::vector<os::Path> gone = {
+      run->events(),
+      run->timing(),
+      run->rank_events(0),
+      run->rank_events(7),
+      run->tensorboard() / "events.out.tfevents.1.host.2"};
+  for (const auto& list : {kept, gone}) {
+    for (const auto& path : list) {
+      std::ofstream(path) << "x";
+    }
+  }
+  ASSERT_TRUE(run->start_anew());
+  for (const auto& path : kept) {
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  }
+  for (const auto& path : gone) {
+    EXPECT_FALSE(std::filesystem::exists(path)) << path;
+  }
+  EXPECT_TRUE(run->start_anew());
+}
+
 TEST(RunDirectory, AnUnusablePlaceIsNamedWithAWayOut) {
   const TemporaryFolder folder;
   const auto file = folder.path() / "file";

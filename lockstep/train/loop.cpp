@@ -125,6 +125,7 @@ class Loop {
   void finish_trace(Recorder& recorder);
   void draw(Recorder& recorder);
   void validate(Recorder& recorder);
+  void tell_no_validation();
   void save(const std::string& reason);
   void check_weights();
   bool reached_limit() const;
@@ -157,6 +158,7 @@ class Loop {
   std::optional<Saver> saver_;
   std::string phase_;
   int64_t validated_step_ = -1;
+  bool told_no_validation_ = false;
   int64_t drawn_step_ = -1;
 };
 
@@ -571,6 +573,17 @@ void Loop::draw(Recorder& recorder) {
   }
 }
 
+void Loop::tell_no_validation() {
+  if (trainer_.early_stop > 0 && !told_no_validation_ && leader()) {
+    log_warning(
+        fmt::format(
+            "trainer.early_stop={} does nothing: there are no held-out samples "
+            "to validate on",
+            trainer_.early_stop));
+  }
+  told_no_validation_ = true;
+}
+
 void Loop::validate(Recorder& recorder) {
   if (validated_step_ == progress_.step) {
     return;
@@ -580,6 +593,7 @@ void Loop::validate(Recorder& recorder) {
   const auto values = recipe_.validate();
   options_.events->write(wire::Phase{phase_});
   if (values.empty()) {
+    tell_no_validation();
     return;
   }
   std::string text = fmt::format("validation at step {}:", progress_.step);
