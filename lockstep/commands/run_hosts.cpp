@@ -437,7 +437,7 @@ class HostsRun {
       state.cluster = order_.rented->cluster;
       state.started = order_.rented->since;
     }
-    return launch::begin_record(*run_, launch::job_yaml(job_), state);
+    return launch::begin_record(*run_, job_, state);
   }
 
   const RunOrder& order_;

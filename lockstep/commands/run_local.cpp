@@ -139,7 +139,7 @@ Result<int> run_local(const RunOrder& order) {
   state.outputs = outputs_of(request.job, run);
   state.command = repeat_command(request.job, order.context);
   state.price_source = order.priced.source;
-  LOCKSTEP_TRY(launch::begin_record(run, launch::job_yaml(request.job), state));
+  LOCKSTEP_TRY(launch::begin_record(run, request.job, state));
   const auto launcher = launch::make_local_launcher(own_program());
   Result<launch::RunOutcome> outcome = launch::RunOutcome{};
   {

@@ -466,7 +466,7 @@ void OptimisedRun::begin_record() {
   state_.command = repeat_command(job_, order_.context);
   state_.program = "lockstep-train";
   state_.outputs = outputs_of(job_, *run_);
-  (void)launch::begin_record(*run_, launch::job_yaml(job_), state_).has_value();
+  (void)launch::begin_record(*run_, job_, state_).has_value();
 }
 
 void OptimisedRun::end_record(int code) {

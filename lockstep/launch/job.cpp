@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <sstream>
 
 #include "lockstep/base/nearest.h"
 #include "lockstep/launch/container.h"
@@ -226,15 +228,37 @@ std::string job_text(const Job& job) {
   return config::print_yaml(changed);
 }
 
-std::string redact(const Job& job, std::string text) {
-  constexpr size_t kShortest = 3;  // shorter ones would riddle every text
+std::vector<std::string> secret_texts(const Job& job) {
+  constexpr size_t kShortest = 3;
+  constexpr size_t kShortestLine = 4;
+  std::vector<std::string> texts;
   for (const auto& [name, value] : job.secret_values) {
-    if (value.size() < kShortest) {
-      continue;
+    if (value.size() >= kShortest) {
+      texts.push_back(value);
     }
+    // Output is shown line by line.
+    std::istringstream lines(value);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) {
+        line.pop_back();
+      }
+      if (line.size() >= kShortestLine && line != value) {
+        texts.push_back(line);
+      }
+    }
+  }
+  // A value may be a part of another one.
+  std::ranges::stable_sort(texts, std::ranges::greater(), [](const auto& one) {
+    return one.size();
+  });
+  return texts;
+}
+
+std::string redact(const Job& job, std::string text) {
+  for (const std::string& hidden : secret_texts(job)) {
     size_t at = 0;
-    while ((at = text.find(value, at)) != std::string::npos) {
-      text.replace(at, value.size(), "***");
+    while ((at = text.find(hidden, at)) != std::string::npos) {
+      text.replace(at, hidden.size(), "***");
       at += 3;
     }
   }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/masks.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
@@ -75,14 +76,17 @@ RunStateFile first_state(
   return state;
 }
 
+Result<void> record_job(const record::RunDirectory& run, const Job& job) {
+  LOCKSTEP_TRY(Masks::of(job).write(run));
+  LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
+  return file->append(job_yaml(job));
+}
+
 Result<void> begin_record(
     const record::RunDirectory& run,
-    const std::string& job_yaml,
+    const Job& job,
     const RunStateFile& state) {
-  {
-    LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
-    LOCKSTEP_TRY(file->append(job_yaml));
-  }
+  LOCKSTEP_TRY(record_job(run, job));
   return write_run_state(run, state);
 }
 
