@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 
 import pytest
@@ -155,6 +156,16 @@ def test_secrets_are_masked_by_who_does_not_know_them(control):
     attached = control.call("attach", "--from-start")
     assert "key *** ***" in attached.stderr
     assert "hush" not in attached.stderr + attached.stdout
+
+
+def test_a_run_whose_directory_was_deleted_ends(control):
+    run = detach(control, "--", "bash", "-c", POLITE)
+    ready(run)
+    listed = json.loads(control.call("--output", "json", "ps").stdout)
+    assert listed[0]["exit_code"] is None  # it has none yet
+    shutil.rmtree(run.path)
+    control.assert_nothing_left()
+    assert not run.path.exists()
 
 
 def test_a_killed_head_is_told(control):

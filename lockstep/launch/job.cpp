@@ -76,7 +76,9 @@ Result<void> take_secrets(Job& job, const Environment& environment) {
 }
 
 Result<void> check_names(const Job& job, const Node& tree) {
-  const auto check = [&](const char* group, const std::string& name) {
+  const auto check = [&](const char* group,
+                         const std::string& name,
+                         const std::string& value) {
     const Node* section = tree.find(group);
     const Node* entry = section == nullptr ? nullptr : section->find(name);
     const config::Place place =
@@ -84,6 +86,13 @@ Result<void> check_names(const Job& job, const Node& tree) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return Result<void>(config::invalid_at(
           place, fmt::format("{}: '{}' is no name", group, name)));
+    }
+    // It would be cut there without a word.
+    if (value.find('\0') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      return Result<void>(config::invalid_at(
+          place,
+          fmt::format("{}.{}: no variable can hold a NUL byte", group, name)));
     }
     const size_t dot = name.rfind('.');
     if (is_reserved_name(
@@ -96,10 +105,16 @@ Result<void> check_names(const Job& job, const Node& tree) {
     return Result<void>();
   };
   for (const auto& [name, value] : job.envs) {
-    LOCKSTEP_TRY(check("envs", name));
+    LOCKSTEP_TRY(check("envs", name, value));
+    if (job.secret_values.contains(name)) {
+      return config::invalid_at(
+          tree.place(),
+          fmt::format(
+              "{0} stands in 'envs' and in 'secrets': name it once", name));
+    }
   }
   for (const auto& [name, value] : job.secret_values) {
-    LOCKSTEP_TRY(check("secrets", name));
+    LOCKSTEP_TRY(check("secrets", name, value));
   }
   return {};
 }

@@ -278,6 +278,15 @@ TEST_F(JobTest, KeepsSecretsOutOfEverything) {
       error("run: x\nsecrets: {TOKEN: null}\n"), HasSubstr("TOKEN is not set"));
 }
 
+TEST_F(JobTest, RefusesVariablesThatCannotBe) {
+  EXPECT_THAT(
+      error("run: x\nenvs: {A: \"b\\0c\"}\n"),
+      AllOf(HasSubstr("my-job.yaml:2"), HasSubstr("envs.A"), HasSubstr("NUL")));
+  EXPECT_THAT(
+      error("run: x\nenvs: {TOKEN: a}\nsecrets: {TOKEN: b}\n"),
+      AllOf(HasSubstr("TOKEN"), HasSubstr("'secrets'")));
+}
+
 TEST_F(JobTest, HidesLinesOfAValueAndTheLongestFirst) {
   Job job;
   job.secret_values = {

@@ -1,5 +1,6 @@
 #include "lockstep/launch/run_record.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <map>
@@ -100,6 +101,10 @@ void end_record(
   state.exit_code = outcome ? exit_code(outcome->end) : 1;
   state.detail =
       redact(job, outcome ? outcome->detail : outcome.error().to_string());
+  if (!os::real_files().exists(run.path())) {
+    log_error(run.path().string() + " was deleted: nothing is written there");
+    return;
+  }
   if (outcome) {
     std::optional<Money> price;
     if (state.dollars_per_hour > 0) {
@@ -118,7 +123,16 @@ void end_record(
              .ending = outcome->end == RunEnd::kDone ? "" : state.detail,
              .outputs = state.outputs}));
   }
-  warn(write_run_state(run, state));
+  if (const auto written = write_run_state(run, state); !written) {
+    log_error(
+        fmt::format(
+            "the end of the run could not be written down: {}{}",
+            written.error().to_string(),
+            written.error().code() == ErrorCode::kNoSpace
+                ? fmt::format(
+                      "; there is no space left in {}", run.path().string())
+                : ""));
+  }
 }
 
 }  // namespace lockstep::launch
