@@ -130,7 +130,7 @@ def test_from_launch_to_the_stored_result(site, laptop):
     assert report["dollars_per_hour"] == pytest.approx(state["dollars_per_hour"])
     # Report and logbook have the bill.
     assert report["cost"] == pytest.approx(state["cost"])
-    assert f"${state['cost']:.2f} as metered" in (run.path / "logbook.md").read_text()
+    assert f"**${state['cost']:.6f}** in all" in (run.path / "logbook.md").read_text()
     costs = [one for one in run.events() if one["kind"] == "cost"]
     assert costs and costs[-1]["dollars"] == pytest.approx(state["cost"])
     # Everything is in the bucket, whole.
