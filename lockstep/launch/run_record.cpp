@@ -126,12 +126,9 @@ void end_record(
   if (const auto written = write_run_state(run, state); !written) {
     log_error(
         fmt::format(
-            "the end of the run could not be written down: {}{}",
-            written.error().to_string(),
-            written.error().code() == ErrorCode::kNoSpace
-                ? fmt::format(
-                      "; there is no space left in {}", run.path().string())
-                : ""));
+            "the end of the run could not be written down: {}; later readers "
+            "will take it for lost",
+            written.error().to_string()));
   }
 }
 
