@@ -64,6 +64,7 @@ def test_the_man_page_has_every_option_of_run(control):
         (["run", "--proc", "2", "--", "true"], "--procs"),
         (["run", "--max-durration=3", "--", "true"], "--max-duration"),
         (["data", "get", "cifar"], "cifar10"),
+        (["data", "get"], "'lockstep data get --help'"),
         (["data", "get", "fashion-mnist"], "fashion_mnist"),
         (["ps", "--outptu", "json"], "--output"),
     ],

@@ -230,6 +230,43 @@ def test_two_commands_at_once_on_one_cluster(site, laptop):
     assert site.live("one") == []
 
 
+def test_two_ups_of_a_new_cluster_make_one_key(site, laptop):
+    folder = laptop.folder / "bin"
+    folder.mkdir()
+    slow = folder / "ssh-keygen"
+    slow.write_text('#!/bin/sh\necho >> "$0.calls"\nsleep 2\nexec /usr/bin/ssh-keygen "$@"\n')
+    slow.chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    site.machines.mute = lambda one: True
+    first = laptop.start("up", laptop.file("twice"), "-y", env=env)
+    wait_for(lambda: (folder / "ssh-keygen.calls").exists(), "the key is made")
+    second = laptop.up(laptop.file("twice"), env=env)
+    assert second.returncode == 3 and "another lockstep command" in second.stderr
+    assert (folder / "ssh-keygen.calls").read_text() == "\n"
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert site.live("twice") == []
+
+
+def test_down_settles_the_runs_of_its_cluster(site, laptop):
+    assert laptop.up(laptop.file("left", nodes={"c5.xlarge": 1})).returncode == 0
+    laptop.script("job.yaml", "run: 'echo begun; sleep 600'\n")
+    command = laptop.start("run", "job.yaml", "--cluster", "left", "--price", "3600")
+    wait_for(lambda: laptop.runs() and (laptop.run().path / "ranks/0.log").exists(), "it runs", 60)
+    command.kill()
+    command.wait()
+    down = laptop.call("down", "left", timeout=120)
+    assert down.returncode == 0, down.stderr
+    state = laptop.run().state()
+    assert state["state"] == "lost" and "machines are gone" in state["detail"], state
+    first, second = (
+        json.loads(laptop.call("report", "--output", "json").stdout) for _ in range(2)
+    )
+    assert first["cost"] == second["cost"] > 0 and first["state"] == "lost"
+    stopped = laptop.call("stop", "last")
+    assert stopped.returncode == 0 and "not running" in stopped.stderr
+
+
 def test_down_works_where_the_cluster_was_never_seen(site, laptop, tmp_path):
     assert laptop.up(laptop.file("far", nodes={"c5.xlarge": 1})).returncode == 0
     other = Laptop(tmp_path / "other", site)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 
 import pytest
@@ -143,6 +144,28 @@ def test_secrets_of_a_detached_run(control):
     assert run.log(0) == "9 ready\n"
     for path in run.path.rglob("*"):
         assert not path.is_file() or "hush-hush" not in path.read_text(errors="replace")
+
+
+def test_secrets_are_masked_by_who_does_not_know_them(control):
+    control.script("job.yaml", "run: 'echo ready; echo key $TOKEN'\nsecrets: {TOKEN: null}\n")
+    run = detach(control, "job.yaml", env={"TOKEN": "hush-hush\nsecond-line"})
+    wait_for(lambda: (run.path / "state.json").exists() and run.state()["ended"])
+    assert "hush-hush" in run.log(0)
+    logs = control.call("logs")
+    assert logs.stdout == "ready\nkey *** ***\n"
+    attached = control.call("attach", "--from-start")
+    assert "key *** ***" in attached.stderr
+    assert "hush" not in attached.stderr + attached.stdout
+
+
+def test_a_run_whose_directory_was_deleted_ends(control):
+    run = detach(control, "--", "bash", "-c", POLITE)
+    ready(run)
+    listed = json.loads(control.call("--output", "json", "ps").stdout)
+    assert listed[0]["exit_code"] is None  # it has none yet
+    shutil.rmtree(run.path)
+    control.assert_nothing_left()
+    assert not run.path.exists()
 
 
 def test_a_killed_head_is_told(control):

@@ -446,6 +446,8 @@ def test_secrets_reach_ranks_and_nothing_else(hosts, control):
     assert done.returncode == 0, done.stderr
     run = control.run()
     assert f"len {len(secret)}" in run.log(1)
+    assert "***" in done.stderr and secret not in done.stderr + done.stdout
+    assert secret not in control.call("logs").stdout
     for path in run.path.rglob("*"):
         if path.is_file() and path.parent.name != "ranks":
             assert secret not in path.read_text(errors="replace"), path

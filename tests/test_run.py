@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -319,6 +320,14 @@ def test_what_is_not_there_is_refused(control, text, words):
     assert not control.runs()
 
 
+def test_a_text_that_is_no_archive_is_told(control):
+    control.script("page.tar.gz", "<html>" * 500)
+    control.script("job.yaml", "run: 'true'\nfile_mounts: {data: page.tar.gz}\n")
+    result = control.call("run", "job.yaml")
+    assert result.returncode == 2 and "page.tar.gz cannot be unpacked" in result.stderr
+    assert not control.runs()
+
+
 def test_secrets_are_redacted(control):
     control.script(
         "job.yaml",
@@ -337,6 +346,70 @@ def test_secrets_are_redacted(control):
     assert dry.returncode == 0 and "hunter2-long" not in dry.stdout
     result = control.call("run", "job.yaml")
     assert result.returncode == 2 and "TOKEN is not set" in result.stderr
+
+
+def test_the_report_knows_the_end_that_could_not_be_written(control):
+    # As on a full disk: the last state.json does not come to be.
+    break_it = 'd=$(dirname "$(dirname "$LOCKSTEP_EVENTS")"); rm "$d/state.json"; mkdir "$d/state.json"'
+    result = control.call("--output", "json", "run", "--", "bash", "-c", break_it + "; exit 7")
+    assert result.returncode == 1
+    report = json.loads(result.stdout)
+    assert report["state"] == "failed" and report["exit_code"] == 1
+    assert "could not be written down" in result.stderr
+
+
+def test_a_run_is_found_by_any_name(control):
+    assert control.call("run", "--name", "mein Lauf \u00e4", "--", "true").returncode == 0
+    found = control.call("report", "mein Lauf \u00e4")
+    assert found.returncode == 0 and "done" in found.stdout, found.stderr
+
+
+@pytest.mark.parametrize("words", [["run", "."], ["run", "--runs-dir", "file/x", "--", "true"]])
+def test_what_cannot_be_read_or_written_is_input(control, words):
+    control.script("file", "")
+    result = control.call(*words)
+    assert result.returncode == 2, result.stderr
+    assert not control.runs()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["ps"], ["--output", "json", "ps"], ["cost"], ["report"], ["logs"], ["--version"], ["run", "--help"]],
+)
+def test_an_answer_that_nobody_gets_is_an_error(control, words):
+    assert control.call("run", "--", "echo", "hi").returncode == 0
+    with open("/dev/full", "w") as full:
+        process = control.start(*words, stdout=full)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, errors
+    assert "lockstep: standard output cannot be written" in errors
+
+
+def test_costs_end_with_the_machines(control):
+    """A run whose command died: the journal of its cluster knows when they ended."""
+    control.call("run", "--", "true")
+    run = control.run()
+    start = time.time() - 7200
+    state = {**run.state(), "state": "running", "started": start, "ended": 0, "cluster": "blue",
+             "launcher": "ssh", "head_host": "blue-0", "head_directory": "/x", "hosts": ["blue-0"],
+             "dollars_per_hour": 3.0}
+    (run.path / "state.json").write_text(json.dumps(state))
+    folder = control.folder / ".local/state/lockstep/clusters/blue"
+    folder.mkdir(parents=True)
+    steps = [
+        {"n": 1, "time": start, "step": "launch", "subject": "blue-0", "order": {}},
+        {"n": 2, "time": start, "of": 1, "outcome": {"id": "i-1", "launched": start}},
+        {"n": 3, "time": start + 5000, "step": "ended", "subject": "i-1",
+         "order": {"at": start + 3600}, "whole": True},
+    ]
+    (folder / "journal.jsonl").write_text("".join(json.dumps(one) + "\n" for one in steps))
+    told = json.loads(control.call("cost", "--output", "json").stdout)
+    assert told["cost"] == pytest.approx(3.0) and told["runs"][0]["state"] == "lost"
+    [row] = json.loads(control.call("ps", "--output", "json").stdout)
+    assert row["state"] == "lost" and "gone" in row["detail"] and row["cost"] == pytest.approx(3.0)
+    attached = control.call("attach")
+    assert attached.returncode == 3 and "gone" in attached.stdout + attached.stderr
+    assert run.state()["ended"] == pytest.approx(start + 3600)
 
 
 def test_hundred_megabytes_are_complete(control):

@@ -128,6 +128,9 @@ def test_from_launch_to_the_stored_result(site, laptop):
     state = run.state()
     assert state["cost"] >= 2 * 0.17 / 60 and state["dollars_per_hour"] > 0.34
     assert report["dollars_per_hour"] == pytest.approx(state["dollars_per_hour"])
+    # Report and logbook have the bill.
+    assert report["cost"] == pytest.approx(state["cost"])
+    assert f"**${state['cost']:.6f}** in all" in (run.path / "logbook.md").read_text()
     costs = [one for one in run.events() if one["kind"] == "cost"]
     assert costs and costs[-1]["dollars"] == pytest.approx(state["cost"])
     # Everything is in the bucket, whole.
@@ -289,6 +292,7 @@ def test_detached_it_stores_and_gives_back_by_itself(site, laptop):
     [
         ({}, [], "-y"),
         ({"budget": "0.001 USD"}, ["-y"], "below the cost of one minute"),
+        ({"max_duration": "59s"}, ["-y"], "below one minute"),
         ({"outputs": "s3://no-such-bucket-here/x"}, ["-y"], "no-such-bucket-here"),
         ({"outputs": "/tmp/x"}, ["-y"], "s3://"),
         ({"resources": {"cloud": "mars"}}, ["-y"], "accepted: aws"),
@@ -353,13 +357,19 @@ def test_dry_run_rents_nothing(site, laptop):
     assert "c5.xlarge" in done.stderr and "cloud: aws" in done.stdout.replace('"', "")
     assert len(site.instances()) == before
     nothing_is_left(site)
+    told = laptop.call("--output", "json", "run", job(laptop, "true", budget="1 USD"), "--dry-run")
+    plan = json.loads(told.stdout)
+    assert plan["nodes"] == 2 and "cloud: aws" in plan["job"].replace('"', "")
+    assert plan["dollars_per_hour"] > 0.34 and plan["most_dollars"] == pytest.approx(1)
 
 
 def test_results_of_other_runs_are_stored_too(site, laptop):
     done = laptop.call(
-        "run", f"outputs=s3://{BUCKET}/own", "--name", "own", "--", "sh", "-c", "echo hi"
+        "run", f"outputs=s3://{BUCKET}/own", "--name", "own", "--", "sh", "-c",
+        "echo hi; mkdir -p $LOCKSTEP_CHECKPOINTS; echo > $LOCKSTEP_CHECKPOINTS/.last.tmp-1-2",
     )
     assert done.returncode == 0, done.stderr
+    assert not [key for key in stored(site, "own/") if ".tmp-" in key]
     [log] = [key for key in stored(site, "own/") if key.endswith("ranks/0.log")]
     assert site.s3.get_object(Bucket=BUCKET, Key=log)["Body"].read() == b"hi\n"
 

@@ -1,5 +1,6 @@
 #include "lockstep/cloud/fake_provider.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -255,6 +256,10 @@ void FakeProvider::end(const std::string& id) {
     return;
   }
   machine->state = InstanceState::kGone;
+  machine->reason = fmt::format(
+      "Client.UserInitiatedShutdown: User initiated shutdown ({:%Y-%m-%d "
+      "%H:%M:%S} GMT)",
+      fmt::gmtime(static_cast<std::time_t>(clock_.unix_seconds())));
   const std::string number = id.substr(id.find('-') + 1);
   std::erase_if(others_, [&](const Resource& one) {
     return one.id == "vol-" + number || one.id == "sir-" + number;

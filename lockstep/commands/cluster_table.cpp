@@ -85,8 +85,7 @@ void show_plan(const fleet::Cluster& cluster, const fleet::Plan& plan) {
     if (plan.price_known) {
       text += fmt::format(
           ": at most {} in all",
-          format_money(
-              plan.hourly_most * (to_seconds(*plan.longest_life) / 3600)));
+          format_money(fleet::billed(plan.hourly_most, *plan.longest_life)));
     }
   } else {
     text += "; no budget and no max_duration";
@@ -98,6 +97,44 @@ void show_plan(const fleet::Cluster& cluster, const fleet::Plan& plan) {
   for (const std::string& note : plan.notes) {
     log_warning(note);
   }
+}
+
+void print_rented_plan(
+    const launch::Job& job,
+    const fleet::Cluster& cluster,
+    const fleet::Plan& plan,
+    OutputFormat format) {
+  if (format == OutputFormat::kTable) {
+    fmt::print("{}\n", launch::job_yaml(job));
+  }
+  if (format != OutputFormat::kJson) {
+    return;
+  }
+  nlohmann::json told = {
+      {"job", launch::job_yaml(job)},
+      {"cluster", cluster.name},
+      {"region", cluster.region},
+      {"nodes", cluster.num_nodes()},
+      {"types", nlohmann::json::array()},
+      {"dollars_per_hour", nullptr},
+      {"most_seconds", nullptr},
+      {"most_dollars", nullptr}};
+  for (const fleet::NodeGroup& group : cluster.groups) {
+    told["types"].push_back({{"type", group.type}, {"nodes", group.count}});
+  }
+  if (plan.price_known) {
+    told["dollars_per_hour"] = plan.hourly.dollars();
+  }
+  if (plan.longest_life) {
+    told["most_seconds"] = to_seconds(*plan.longest_life);
+  }
+  if (plan.price_known && plan.longest_life) {
+    told["most_dollars"] =
+        fleet::billed(plan.hourly_most, *plan.longest_life).dollars();
+  }
+  fmt::print(
+      "{}\n",
+      told.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Result<bool> may_proceed(bool yes) {
@@ -199,10 +236,11 @@ Result<int> bring_up(
     Interrupt& interrupt,
     OutputFormat format) {
   const os::Path folder = clusters_folder() / cluster.name;
-  LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster, folder));
   LOCKSTEP_ASSIGN(
       OpenCluster open,
       open_cluster(cluster.name, cluster.region, settings, true));
+  // Under the lock: another `up` may be making it.
+  LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster, folder));
   fleet::FleetOptions options = open.options();
   std::vector<int> have(cluster.groups.size());
   {

@@ -8,11 +8,19 @@
 #include <vector>
 
 #include "lockstep/commands/cluster_access.h"
+#include "lockstep/launch/job.h"
 
 namespace lockstep::commands {
 
 // Type, market, dollars an hour, quota, and what it can come to, on stderr.
 void show_plan(const fleet::Cluster& cluster, const fleet::Plan& plan);
+
+// What --dry-run prints of a run on machines that would be rented, on stdout.
+void print_rented_plan(
+    const launch::Job& job,
+    const fleet::Cluster& cluster,
+    const fleet::Plan& plan,
+    OutputFormat format);
 
 // "Proceed? [Y/n]"; without a terminal only `yes` is an answer.
 Result<bool> may_proceed(bool yes);

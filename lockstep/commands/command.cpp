@@ -13,6 +13,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/config/binder.h"
 #include "lockstep/launch/program.h"
+#include "lockstep/launch/run_state.h"
 
 namespace lockstep::commands {
 namespace {
@@ -110,10 +111,11 @@ int fail(const Error& error) {
     case ErrorCode::kInterrupted:
       return 130;
     case ErrorCode::kInternal:
+      return 1;
+    // What was given cannot be used; a job that began has a code of its own.
     case ErrorCode::kIo:
     case ErrorCode::kNoSpace:
     case ErrorCode::kCorrupt:
-      return 1;
     case ErrorCode::kInvalidInput:
     case ErrorCode::kNotFound:
     case ErrorCode::kExists:
@@ -152,6 +154,13 @@ Result<record::RunDirectory> find_run(
   for (const record::RunDirectory& run : runs) {
     if (run_name(run.id()) == name) {
       return run;  // the newest comes first
+    }
+  }
+  // An id holds a name with spaces or letters of other kinds only in part.
+  for (const record::RunDirectory& run : runs) {
+    const auto state = launch::read_run_state(run);
+    if (state && *state && (*state)->name == name) {
+      return run;
     }
   }
   std::vector<std::string> ids;

@@ -2,8 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <system_error>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
@@ -138,6 +141,30 @@ void build(CLI::App& app, Context& context) {
   }
 }
 
+// Who asked for an answer and did not get it must hear that: a full disk, a
+// reader that has gone.
+constexpr int kNotWritten = 1;
+
+int check_output(int code) {
+  errno = 0;
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) {
+    return code;
+  }
+  fmt::print(
+      stderr,
+      "lockstep: standard output cannot be written{}{}\n",
+      errno != 0 ? ": " : "",
+      errno != 0 ? std::strerror(errno) : "");
+  return code == 0 ? kNotWritten : code;
+}
+
+// "data get": the verb and what stands before it.
+std::string full_name(const CLI::App& verb) {
+  const CLI::App* parent = verb.get_parent();
+  return parent == nullptr ? "" : full_name(*parent) + verb.get_name() + " ";
+}
+
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
@@ -205,16 +232,23 @@ int run_command_line(int argc, char** argv) {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
-      return app.exit(error);  // --help, --version
+      return check_output(app.exit(error));  // --help, --version
     }
     fmt::print(
         stderr,
         "lockstep: {}\nRun 'lockstep {}--help' for the options.\n",
         explain(app, error),
-        chosen(app) == &app ? "" : chosen(app)->get_name() + " ");
+        full_name(*chosen(app)));
     return 2;
+  } catch (const std::system_error& error) {
+    // fmt throws where a file of C only remembers.
+    if (std::ferror(stdout) == 0) {
+      fmt::print(stderr, "lockstep: {}\n", error.what());
+    }
+    return check_output(
+        context.exit_code == 0 ? kNotWritten : context.exit_code);
   }
-  return context.exit_code;
+  return check_output(context.exit_code);
 }
 
 }  // namespace lockstep::commands

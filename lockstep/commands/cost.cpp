@@ -30,7 +30,9 @@ Result<int> show(const std::string& since, const Context& context) {
         {{"id", state.id},
          {"state", state.state},
          {"started", state.started},
-         {"dollars_per_hour", state.dollars_per_hour},
+         {"dollars_per_hour",
+          state.dollars_per_hour > 0 ? nlohmann::json(state.dollars_per_hour)
+                                     : nlohmann::json()},
          {"cost",
           one.cost ? nlohmann::json(one.cost->dollars()) : nlohmann::json()},
          {"price_source", state.price_source},

@@ -13,10 +13,20 @@
 namespace lockstep::commands {
 
 // So far, or in all; none: no price is known. Of a run that was lost: until it
-// was last heard of.
+// was last heard of; of one on machines that are gone: until they went.
 std::optional<Money> cost_of(
     const launch::RunStateFile& state,
     const record::RunDirectory& run);
+
+// When the machines of a run that nobody ended went, by the record of their
+// cluster on this machine (Unix seconds); none: they may be there still.
+std::optional<double> machines_ended(const launch::RunStateFile& state);
+// The state, which is "lost" where its machines are gone.
+launch::RunStateFile with_machines(launch::RunStateFile state);
+// Writes that down for the runs below `runs_dir` that used a cluster; how many.
+Result<int> settle_runs(
+    const std::string& runs_dir,
+    const std::string& cluster);
 
 struct RunCost {
   launch::RunStateFile state;

@@ -6,6 +6,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/commands/cluster_access.h"
 #include "lockstep/commands/command.h"
+#include "lockstep/commands/costs.h"
 
 namespace lockstep::commands {
 namespace {
@@ -28,6 +29,11 @@ Result<int> down(const DownOptions& options, const Context& context) {
       const auto nodes,
       fleet::live_nodes(*open.cloud->provider, options.cluster));
   LOCKSTEP_TRY(fleet.release());
+  // Of runs whose command died nobody else tells that they are over.
+  if (const auto settled = settle_runs(settings.runs_dir, options.cluster);
+      !settled) {
+    log_warning(settled.error().to_string());
+  }
   std::error_code ignored;
   if (!was_known) {
     std::filesystem::remove_all(open.folder, ignored);

@@ -23,7 +23,9 @@ void pass_lines(int source, FILE* target, const std::string& prefix) {
   std::string line;
   char buffer[8192];
   const auto put = [&] {
-    std::fputs((prefix + line + "\n").c_str(), target);
+    // A line may hold any byte.
+    const std::string whole = prefix + line + "\n";
+    std::fwrite(whole.data(), 1, whole.size(), target);
     line.clear();
   };
   for (ssize_t count = 0;

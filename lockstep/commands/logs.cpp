@@ -6,6 +6,7 @@
 
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/remote.h"
+#include "lockstep/launch/masks.h"
 #include "lockstep/launch/run_state.h"
 #include "lockstep/launch/tail.h"
 
@@ -102,6 +103,7 @@ class Source {
 Result<int> show(const LogsOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
+  const launch::Masks masks = launch::Masks::read(run);
   Source source(run);
   LOCKSTEP_TRY(source.look());
   std::vector<int> ranks;
@@ -125,7 +127,8 @@ Result<int> show(const LogsOptions& options, const Context& context) {
     return {};
   };
   const auto print = [&](int rank, const std::vector<std::string>& lines) {
-    for (const std::string& line : lines) {
+    for (const std::string& raw : lines) {
+      const std::string line = masks.apply(raw);
       if (!options.rank && source.num_ranks() > 1) {
         fmt::print("[r{}] ", rank);
       }

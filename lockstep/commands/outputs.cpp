@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "lockstep/base/log.h"
@@ -66,6 +67,15 @@ std::string outputs_of(
   return address ? address->below(run.id()).to_string() : "";
 }
 
+bool is_not_stored(const os::Path& relative) {
+  return relative == "uploader.log" || relative == "stored.json" ||
+         std::ranges::any_of(relative, [](const os::Path& part) {
+           const std::string name = part.string();
+           return name.starts_with('.') ||
+                  name.find(".tmp-") != std::string::npos;
+         });
+}
+
 Result<void> store_outputs(
     const launch::Job& job,
     const record::RunDirectory& run) {
@@ -75,9 +85,11 @@ Result<void> store_outputs(
   LOCKSTEP_ASSIGN(const fetch::S3Address address, address_of(job));
   LOCKSTEP_ASSIGN(const auto s3, open_store());
   const fetch::S3Address to = address.below(run.id());
+  fetch::TransferOptions options;
+  options.leave_out = is_not_stored;
   LOCKSTEP_ASSIGN(
       const fetch::Transferred done,
-      s3->upload_folder(run.path(), to).with_context("outputs"));
+      s3->upload_folder(run.path(), to, options).with_context("outputs"));
   log_info(
       fmt::format(
           "stored: {} ({} files, {})",

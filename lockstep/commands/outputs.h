@@ -20,8 +20,12 @@ Result<void> reach_outputs(const launch::Job& job);
 // "s3://bucket/folder/<run id>"; empty: the job stores nothing.
 std::string outputs_of(const launch::Job& job, const record::RunDirectory& run);
 
-// All of the directory; what is there with the same content is left. Says where
-// on stderr.
+// Temporary files, what is hidden and the uploader's own; `relative` to the
+// run's directory.
+bool is_not_stored(const os::Path& relative);
+
+// All else of the directory; what is there with the same content is left. Says
+// where on stderr.
 Result<void> store_outputs(
     const launch::Job& job,
     const record::RunDirectory& run);

@@ -63,7 +63,8 @@ void ask_head(const std::vector<Row*>& rows) {
 void ask_heads(std::vector<Row>& rows) {
   std::map<std::string, std::vector<Row*>> by_head;
   for (Row& row : rows) {
-    if (row.state.is_running() && row.state.is_remote()) {
+    if (row.state.is_running() && row.state.is_remote() &&
+        !machines_ended(row.state)) {
       by_head[row.state.head_host].push_back(&row);
     }
   }
@@ -109,7 +110,8 @@ Result<int> list(const Context& context) {
   }
   ask_heads(rows);
   for (Row& row : rows) {
-    row.state = launch::with_slurm(row.run, std::move(row.state));
+    row.state =
+        with_machines(launch::with_slurm(row.run, std::move(row.state)));
   }
   nlohmann::json all = nlohmann::json::array();
   Table table(
@@ -145,7 +147,8 @@ Result<int> list(const Context& context) {
          {"seconds", seconds},
          {"step", row.step},
          {"cost", cost ? nlohmann::json(cost->dollars()) : nlohmann::json()},
-         {"exit_code", one.exit_code},
+         {"exit_code",
+          one.ended > 0 ? nlohmann::json(one.exit_code) : nlohmann::json()},
          {"pid", one.pid},
          {"directory", row.run.path().string()}});
     table.add(

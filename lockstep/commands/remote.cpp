@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "lockstep/base/log.h"
+#include "lockstep/commands/costs.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/launch/mirror.h"
 #include "lockstep/launch/progress.h"
@@ -27,7 +28,12 @@ Result<launch::RunStateFile> state_of(const record::RunDirectory& run) {
         ErrorCode::kInvalidInput,
         fmt::format("run {} was not started by 'lockstep run'", run.id()));
   }
-  return launch::with_slurm(run, *state);
+  const launch::RunStateFile now = with_machines(*state);
+  if (now.state != state->state) {
+    // Nobody else will ever tell how it ended.
+    LOCKSTEP_TRY(launch::write_run_state(run, now));
+  }
+  return launch::with_slurm(run, now);
 }
 
 std::unique_ptr<launch::Mirror> mirror_of(
@@ -76,6 +82,17 @@ std::string witness_of(const record::RunDirectory& run) {
 }
 
 }  // namespace
+
+void show_report(
+    const record::RunDirectory& run,
+    const launch::RunStateFile& state,
+    OutputFormat format) {
+  if (const auto report = make_report(run, &state)) {
+    print_report(*report, format);
+  } else {
+    log_warning(report.error().to_string());
+  }
+}
 
 Result<int> watch_run(
     const record::RunDirectory& run,
@@ -150,11 +167,10 @@ Result<int> watch_run(
               run.id()));
     }
   }
-  const auto report = make_report(run);
-  if (report) {
-    print_report(*report, watch.format);
+  if (watch.ended != nullptr) {
+    *watch.ended = *state;
   } else {
-    log_warning(report.error().to_string());
+    show_report(run, *state, watch.format);
   }
   if (head_lost || (state->state == "lost" && state->exit_code == 0)) {
     fmt::print(stderr, "lockstep: {}\n", state->detail);

@@ -33,6 +33,8 @@ struct Watch {
   // How long fetching what it left is tried, and whether that succeeded.
   Duration fetch_patience{};
   bool* is_fetched = nullptr;
+  // Where the last state goes instead of a report, which is the caller's then.
+  std::optional<launch::RunStateFile>* ended = nullptr;
 };
 Result<int> watch_run(
     const record::RunDirectory& run,
@@ -40,8 +42,15 @@ Result<int> watch_run(
     launch::StopSignals& signals,
     const Watch& watch);
 
+// A run that is over, to stdout.
+void show_report(
+    const record::RunDirectory& run,
+    const launch::RunStateFile& state,
+    OutputFormat format);
+
 // state.json, completed by what Slurm says about a job of its own, or an error
-// when the run was not made by `lockstep run`.
+// when the run was not made by `lockstep run`. That its rented machines are
+// gone is written down.
 Result<launch::RunStateFile> state_of(const record::RunDirectory& run);
 
 }  // namespace lockstep::commands

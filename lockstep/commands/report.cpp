@@ -40,10 +40,19 @@ std::string Report::state_name() const {
   return state ? state->state : std::string(to_string(summary.outcome));
 }
 
-Result<Report> make_report(const record::RunDirectory& run) {
+Result<Report> make_report(
+    const record::RunDirectory& run,
+    const launch::RunStateFile* known) {
   Report report;
   LOCKSTEP_ASSIGN(report.summary, record::summarise(run));
-  LOCKSTEP_ASSIGN(report.state, launch::read_run_state(run));
+  if (known != nullptr) {
+    report.state = *known;
+  } else {
+    LOCKSTEP_ASSIGN(report.state, launch::read_run_state(run));
+    if (report.state) {
+      report.state = with_machines(*report.state);
+    }
+  }
   if (report.summary.program.empty() && report.state) {
     report.summary.program = report.state->program;
   }

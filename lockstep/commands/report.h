@@ -35,7 +35,11 @@ struct SlowestRank {
 };
 std::optional<SlowestRank> slowest_rank(const record::RunSummary& summary);
 
-Result<Report> make_report(const record::RunDirectory& run);
+// `known`: the state as whoever watched the run knows it, which may not be on
+// the disk: that may be full.
+Result<Report> make_report(
+    const record::RunDirectory& run,
+    const launch::RunStateFile* known = nullptr);
 std::string report_text(const Report& report);
 nlohmann::json report_json(const Report& report);
 // To stdout, in the format that was asked for.

@@ -282,7 +282,9 @@ json report_json(const Report& report) {
         {"compute", slowest->compute},
         {"others", slowest->others}};
   }
-  result["exit_code"] = report.state ? json(report.state->exit_code) : json();
+  result["exit_code"] = report.state && report.state->ended > 0
+                            ? json(report.state->exit_code)
+                            : json();
   result["cost"] = report.cost ? json(report.cost->dollars()) : json();
   result["dollars_per_hour"] =
       report.state && report.state->dollars_per_hour > 0

@@ -9,12 +9,14 @@
 #include "lockstep/commands/costs.h"
 #include "lockstep/commands/node_sessions.h"
 #include "lockstep/commands/outputs.h"
+#include "lockstep/commands/remote.h"
 #include "lockstep/commands/renter.h"
 #include "lockstep/commands/run_machines.h"
 #include "lockstep/commands/run_plan.h"
 #include "lockstep/commands/spot_renter.h"
 #include "lockstep/fleet/lease.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/record/logbook.h"
 
 namespace lockstep::commands {
 namespace {
@@ -38,8 +40,9 @@ class CloudRun {
     LOCKSTEP_TRY(reach_outputs(order_.priced.job));
     folder_ = clusters_folder() / cluster_.name;
     Result<int> code = run_here();
+    const bool is_ours = open_.journal != nullptr;  // else another command's
     open_.journal.reset();
-    if (!is_left_) {
+    if (!is_left_ && is_ours) {
       std::error_code ignored;
       fs::remove_all(folder_, ignored);
     }
@@ -65,17 +68,18 @@ class CloudRun {
   }
 
   Result<int> run_here() {
-    LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
     LOCKSTEP_ASSIGN(
         open_,
         open_cluster(cluster_.name, cluster_.region, order_.settings, true));
+    LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
     open_.spec = cluster_;
     LOCKSTEP_ASSIGN(
         const fleet::Plan plan,
         fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
     show_plan(cluster_, plan);
     if (order_.options.dry_run) {
-      fmt::print("{}\n", launch::job_yaml(order_.priced.job));
+      print_rented_plan(
+          order_.priced.job, cluster_, plan, order_.context.format());
       return 0;
     }
     LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(order_.options.yes));
@@ -102,6 +106,7 @@ class CloudRun {
     };
     fleet_ = std::make_unique<fleet::Fleet>(std::move(options));
     rented_.cluster = cluster_.name;
+    rented_.reports = true;
     rented_.since = os::real_clock().unix_seconds();
     rented_.terms = {kReserve, plan.longest_life};
     if (rented_.terms.life) {
@@ -204,6 +209,9 @@ class CloudRun {
               format_duration(cluster_.idle)));
       worsen(code, kLostCode);
     }
+    if (rented_.run && rented_.ended) {
+      show_report(*rented_.run, *rented_.ended, order_.context.format());
+    }
     if (rented_.run && rented_.is_fetched) {
       if (const auto stored = store_outputs(order_.priced.job, *rented_.run);
           !stored) {
@@ -250,16 +258,43 @@ class CloudRun {
     if (!rented_.run) {
       return;
     }
-    const auto state = launch::read_run_state(*rented_.run);
-    if (!state || !*state) {
-      return;
+    if (!rented_.ended) {
+      const auto state = launch::read_run_state(*rented_.run);
+      if (!state || !*state) {
+        return;
+      }
+      rented_.ended = **state;
     }
-    launch::RunStateFile now = **state;
+    launch::RunStateFile& now = *rented_.ended;
     now.cost = cost.dollars();
+    if (now.ended == 0) {
+      // Nobody will ever tell more about it.
+      now.detail =
+          now.is_running() ? "its machines were given back" : now.detail;
+      now.state = "lost";
+      now.exit_code = kLostCode;
+      now.ended = os::real_clock().unix_seconds();
+    }
     (void)launch::write_run_state(*rented_.run, now).has_value();
     if (const auto events = record::EventWriter::open(
             os::real_files(), rented_.run->events(), -1, "")) {
       (*events)->write(wire::Cost{cost.dollars(), 0});
+    }
+    rewrite_logbook(now);
+  }
+
+  // The head wrote it before anybody knew the bill.
+  void rewrite_logbook(const launch::RunStateFile& state) const {
+    record::LogbookInput input;
+    input.name = order_.priced.job.name;
+    input.command = state.command;
+    input.started = state.started;
+    input.ended = state.ended;
+    input.ending = state.state == "done" ? "" : state.detail;
+    input.outputs = state.outputs;
+    if (const auto written = record::write_logbook(*rented_.run, input);
+        !written) {
+      log_warning(written.error().to_string());
     }
   }
 

@@ -437,7 +437,7 @@ class HostsRun {
       state.cluster = order_.rented->cluster;
       state.started = order_.rented->since;
     }
-    return launch::begin_record(*run_, launch::job_yaml(job_), state);
+    return launch::begin_record(*run_, job_, state);
   }
 
   const RunOrder& order_;
@@ -539,6 +539,7 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
   watch.follow.from_start = true;
   if (order.rented != nullptr) {
     watch.is_fetched = &rented.is_fetched;
+    watch.ended = rented.reports ? &rented.ended : nullptr;
     if (rented.gone) {
       watch.follow.gone = [&rented, head = order.hosts.front().host] {
         return rented.gone(head);

@@ -13,6 +13,7 @@
 #include "lockstep/commands/run_options.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/hosts.h"
+#include "lockstep/launch/run_state.h"
 #include "lockstep/launch/stop_signals.h"
 
 namespace lockstep::commands {
@@ -42,6 +43,10 @@ struct Rented {
   std::function<void(const record::RunDirectory&)> began;
   std::optional<record::RunDirectory> run;
   bool is_fetched = false;  // its directory is here, whole
+  // Its last state. Who gives the machines back prints the report: what they
+  // came to is known only then.
+  bool reports = false;
+  std::optional<launch::RunStateFile> ended;
 };
 
 struct RunOrder {

@@ -76,6 +76,32 @@ Result<record::RunDirectory> make_run(const RunOrder& order) {
       order.priced.job.name);
 }
 
+// Up to the first state on the disk.
+Result<std::string> begin_run(
+    const record::RunDirectory& run,
+    const launch::Job& job,
+    const launch::RunStateFile& state) {
+  LOCKSTEP_ASSIGN(std::string uploader, uploader_orders(job, run, Keys::kSent));
+  LOCKSTEP_TRY(launch::begin_record(run, job, state));
+  return uploader;
+}
+
+// Half a directory would be a run that nobody can explain.
+Error without(const record::RunDirectory& run, Error error) {
+  std::error_code ignored;
+  fs::remove_all(run.path(), ignored);
+  return error;
+}
+
+// The job began: its code is 1, whatever was the matter.
+Error of_job(Error error) {
+  const bool is_input = error.code() == ErrorCode::kIo ||
+                        error.code() == ErrorCode::kNoSpace ||
+                        error.code() == ErrorCode::kCorrupt;
+  return is_input ? Error(ErrorCode::kInternal, error.to_string())
+                  : std::move(error);
+}
+
 }  // namespace
 
 Result<os::Path> find_trainer(const Job& job) {
@@ -132,14 +158,14 @@ Result<int> run_local(const RunOrder& order) {
   ::signal(SIGPIPE, SIG_IGN);
   LOCKSTEP_ASSIGN(const auto run, make_run(order));
   order.tell(run);
-  LOCKSTEP_ASSIGN(
-      const std::string uploader,
-      uploader_orders(request.job, run, Keys::kSent));
   launch::RunStateFile state = launch::first_state(run, request);
   state.outputs = outputs_of(request.job, run);
   state.command = repeat_command(request.job, order.context);
   state.price_source = order.priced.source;
-  LOCKSTEP_TRY(launch::begin_record(run, launch::job_yaml(request.job), state));
+  const auto uploader = begin_run(run, request.job, state);
+  if (!uploader) {
+    return without(run, uploader.error());
+  }
   const auto launcher = launch::make_local_launcher(own_program());
   Result<launch::RunOutcome> outcome = launch::RunOutcome{};
   {
@@ -152,20 +178,20 @@ Result<int> run_local(const RunOrder& order) {
     progress.say(headline(run.id(), state.world_size, 0, request.program));
     // What it has not stored at the end is run_and_store's.
     const launch::Companion uploading(
-        own_program(), "uploader", run.path(), uploader);
+        own_program(), "uploader", run.path(), *uploader);
     outcome =
         launch::supervise(*launcher, request, run, state, signals, progress);
     progress.close();
   }
   launch::end_record(run, request.job, outcome, state);
   if (!outcome) {
-    return Error(std::move(outcome.error()));
+    return of_job(std::move(outcome.error()));
   }
   // A failure was told when it happened.
   if (!outcome->failure && outcome->end != launch::RunEnd::kDone) {
     fmt::print(stderr, "lockstep: {}\n", state.detail);
   }
-  const auto report = make_report(run);
+  const auto report = make_report(run, &state);
   if (report) {
     print_report(*report, format);
   } else {
@@ -200,7 +226,9 @@ Result<int> run_detached(const RunOrder& order) {
           {own_program().string(), "head"},
           launch::to_json(spec),
           os::Deadline::after(kPatience)));
-  LOCKSTEP_TRY(launch::parse_head_line(line));
+  if (const auto begun = launch::parse_head_line(line); !begun) {
+    return without(run, begun.error());  // it has ended
+  }
   print_detached(run, order.settings, order.context.format());
   return 0;
 }

@@ -70,6 +70,9 @@ Result<int> watch_local_head(
   watch.first_line = first_line;
   watch.follow.all_ranks = order.options.ranks == "all";
   watch.follow.from_start = true;
+  if (order.rented != nullptr && order.rented->reports) {
+    watch.ended = &order.rented->ended;
+  }
   return watch_run(run, nullptr, signals, watch);
 }
 

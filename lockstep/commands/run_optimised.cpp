@@ -191,17 +191,17 @@ Result<void> OptimisedRun::first_cluster() {
 }
 
 Result<int> OptimisedRun::run_here() {
-  LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
   LOCKSTEP_ASSIGN(
       open_,
       open_cluster(cluster_.name, cluster_.region, order_.settings, true));
+  LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
   open_.spec = cluster_;
   LOCKSTEP_ASSIGN(
       const fleet::Plan plan,
       fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
   show_plan(cluster_, plan);
   if (order_.options.dry_run) {
-    fmt::print("{}\n", launch::job_yaml(job_));
+    print_rented_plan(job_, cluster_, plan, order_.context.format());
     return 0;
   }
   LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(order_.options.yes));
@@ -466,7 +466,7 @@ void OptimisedRun::begin_record() {
   state_.command = repeat_command(job_, order_.context);
   state_.program = "lockstep-train";
   state_.outputs = outputs_of(job_, *run_);
-  (void)launch::begin_record(*run_, launch::job_yaml(job_), state_).has_value();
+  (void)launch::begin_record(*run_, job_, state_).has_value();
 }
 
 void OptimisedRun::end_record(int code) {

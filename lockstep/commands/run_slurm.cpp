@@ -112,8 +112,7 @@ Result<int> run_on_slurm(const RunOrder& order) {
   state.command = spec.command;
   state.price_source = spec.price_source;
   // Before the job can start: from then on the head writes it.
-  LOCKSTEP_TRY(
-      launch::begin_record(run, launch::job_yaml(order.priced.job), state));
+  LOCKSTEP_TRY(launch::begin_record(run, order.priced.job, state));
   const launch::SlurmBatch batch = batch_of(order, plan, run);
   const auto id = launch::submit(batch, launch::to_json(spec));
   if (!id) {

@@ -60,16 +60,6 @@ bool grows(const std::string& name) {
          name.ends_with(".csv") || name.find(".tfevents.") != std::string::npos;
 }
 
-// Temporary names, and what is our own.
-bool is_skipped(const fs::path& relative) {
-  return relative == "uploader.log" || relative == "stored.json" ||
-         std::ranges::any_of(relative, [](const fs::path& part) {
-           const std::string name = part.string();
-           return name.starts_with('.') ||
-                  name.find(".tmp-") != std::string::npos;
-         });
-}
-
 struct Entry {
   std::optional<Mark> seen;    // at the last look
   std::optional<Mark> stored;  // what the object is
@@ -118,7 +108,7 @@ class Uploader {
          one.increment(error)) {
       std::error_code ignored;
       const fs::path relative = one->path().lexically_relative(directory_);
-      if (one->is_regular_file(ignored) && !is_skipped(relative)) {
+      if (one->is_regular_file(ignored) && !is_not_stored(relative)) {
         found.push_back(relative);
       }
     }

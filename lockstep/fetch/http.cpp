@@ -190,7 +190,8 @@ class Downloader {
   void write_mark(const Transfer& transfer) const;
   void drop_part() const;
   Error failed(ErrorCode code, const std::string& what) const {
-    return Error(code, fmt::format("{}: {}", options_.url, what));
+    return Error(
+        code, fmt::format("{}: {}", without_password(options_.url), what));
   }
 
   const DownloadOptions& options_;
@@ -470,6 +471,21 @@ Result<Downloaded> Downloader::run() {
 }
 
 }  // namespace
+
+std::string without_password(const std::string& url) {
+  const size_t start = url.find("://");
+  if (start == std::string::npos) {
+    return url;
+  }
+  const size_t host = start + 3;
+  const size_t end = std::min(url.find_first_of("/?#", host), url.size());
+  const size_t at = url.rfind('@', end);
+  const size_t colon = url.find(':', host);
+  if (at == std::string::npos || at < host || colon > at) {
+    return url;
+  }
+  return url.substr(0, colon + 1) + "***" + url.substr(at);
+}
 
 Result<Downloaded> download(const DownloadOptions& options, os::Clock& clock) {
   LOCKSTEP_ASSIGN(const CurlLibrary* curl, curl_library());

@@ -20,6 +20,9 @@
 
 namespace lockstep::fetch {
 
+// An address as it may be shown: "https://me:***@host/x".
+std::string without_password(const std::string& url);
+
 struct DownloadOptions {
   std::string url;
   os::Path to;

@@ -65,6 +65,7 @@ class Copies {
  public:
   static Result<Copies> open(const MountOptions& options) {
     Copies copies;
+    copies.source_ = options.source;
     copies.folder_ = options.cache / short_hash(options.source);
     LOCKSTEP_TRY(os::real_files().make_directories(copies.folder_));
     const os::Path lock = copies.folder_ / ".lock";
@@ -127,7 +128,9 @@ class Copies {
       fs::remove_all(made, error);
       LOCKSTEP_TRY(os::real_files().make_directories(made));
       if (is_archive(name)) {
-        LOCKSTEP_TRY(unpack_tar(file, made));
+        if (const auto unpacked = unpack_tar(file, made); !unpacked) {
+          return no_archive(unpacked.error(), name);
+        }
       } else {
         fs::rename(file, made / name, error);
       }
@@ -146,6 +149,24 @@ class Copies {
   }
 
  private:
+  // Our copy says nothing to anybody; the source does.
+  Error no_archive(const Error& error, const std::string& name) const {
+    if (error.code() != ErrorCode::kCorrupt) {
+      return error;
+    }
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "{} cannot be unpacked: {}",
+                   without_password(source_),
+                   error.message()))
+        .with_fix(
+            fmt::format(
+                "{} is no whole archive (a page of the server, or a download "
+                "that was cut?): look what it holds, or name it otherwise",
+                name));
+  }
+
   Result<os::Path> keep(const os::Path& place, const std::string& validator) {
     newest_ = place;
     LOCKSTEP_TRY(
@@ -169,6 +190,7 @@ class Copies {
     }
   }
 
+  std::string source_;
   os::Path folder_;
   os::Descriptor lock_;
   os::Path newest_;
@@ -224,7 +246,7 @@ Result<os::Path> downloaded(const MountOptions& options) {
   wanted.validator = copies.validator();
   wanted.say = options.say;
   if (copies.newest().empty() && options.say) {
-    options.say(fmt::format("fetching {}", options.source));
+    options.say(fmt::format("fetching {}", without_password(options.source)));
   }
   const auto done = download(wanted);
   if (!done) {
@@ -294,7 +316,7 @@ Result<os::Path> from_store(const MountOptions& options) {
     return copies.add_tree(content);
   };
   if (copies.newest().empty() && options.say) {
-    options.say(fmt::format("fetching {}", options.source));
+    options.say(fmt::format("fetching {}", without_password(options.source)));
   }
   auto place = fetch_it();
   if (!place && place.error().retry() && !copies.newest().empty()) {
@@ -344,7 +366,7 @@ Result<os::Path> resolve_mount(const MountOptions& options) {
       fmt::format(
           "{}: '{}://' is not known; accepted: a path, https://, http://, "
           "s3://",
-          options.source,
+          without_password(options.source),
           scheme));
 }
 

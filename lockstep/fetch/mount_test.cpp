@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "lockstep/fetch/http.h"
+
 namespace lockstep::fetch {
 namespace {
 
@@ -74,6 +76,26 @@ TEST_F(MountTest, ADamagedArchiveLeavesNothingThatLooksWhole) {
   write(folder_ / "a.tar", "not a tar archive");
   EXPECT_THAT(error((folder_ / "a.tar").string()), HasSubstr("a.tar"));
   EXPECT_THAT(error((folder_ / "a.tar").string()), HasSubstr("a.tar"));
+}
+
+TEST_F(MountTest, ATextThatIsNamedAsAnArchiveIsTold) {
+  const os::Path file = folder_ / "page.tar.gz";
+  write(file, std::string(2000, 'x'));
+  const auto path = resolve(file.string());
+  ASSERT_FALSE(path);
+  EXPECT_EQ(path.error().code(), ErrorCode::kInvalidInput);
+  EXPECT_THAT(
+      path.error().to_string(),
+      testing::StartsWith(file.string() + " cannot be unpacked"));
+}
+
+TEST(Address, IsShownWithoutItsPassword) {
+  EXPECT_EQ(without_password("https://me:pw@host/x"), "https://me:***@host/x");
+  EXPECT_EQ(without_password("http://me:p@w@host"), "http://me:***@host");
+  for (const char* same :
+       {"https://host/x:y@z", "https://me@host:80/", "http://h:80", "a:b@c"}) {
+    EXPECT_EQ(without_password(same), same);
+  }
 }
 
 TEST_F(MountTest, WhatIsNotThereIsNamed) {

@@ -91,6 +91,8 @@ struct TransferOptions {
   // kAborted when the file changed while it was read; else a file that grows
   // is stored as long as it was.
   bool unchanged = false;
+  // Of a folder: names, relative to it, that are left out; none: nothing is.
+  std::function<bool(const os::Path&)> leave_out;
 };
 
 struct Transferred {

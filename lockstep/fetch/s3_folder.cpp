@@ -311,7 +311,11 @@ Result<Transferred> S3::upload_folder(
     const S3Address& to,
     const TransferOptions& options) {
   State& s3 = *state_;
-  LOCKSTEP_ASSIGN(const auto files, find_files(from));
+  LOCKSTEP_ASSIGN(auto files, find_files(from));
+  if (options.leave_out) {
+    std::erase_if(
+        files, [&](const Local& file) { return options.leave_out(file.name); });
+  }
   std::map<std::string, S3Object> stored;
   const S3Address prefix = to.key.empty() ? to : to.below("");
   auto listed = s3.list(prefix, [&](S3Object object) -> Result<void> {

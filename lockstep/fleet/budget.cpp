@@ -67,6 +67,15 @@ Result<void> Budget::check(Money hourly, int num_nodes) const {
                    format_money(reserve(hourly))))
         .with_fix("raise the budget, or take fewer or cheaper machines");
   }
+  if (options_.max_duration && *options_.max_duration < kLeastBilled) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "max_duration {} is below one minute, the least that a "
+                   "machine is billed",
+                   format_duration(*options_.max_duration)))
+        .with_fix("accepted: 1m and more; a machine boots in about a minute");
+  }
   if (options_.max_duration && *options_.max_duration <= options_.stopping) {
     return Error(
         ErrorCode::kInvalidInput,

@@ -46,7 +46,7 @@ class Budget {
  public:
   explicit Budget(BudgetOptions options) : options_(options) {}
   // kInvalidInput when the cap is below a minute of these machines and the
-  // reserve, or the duration is shorter than stopping.
+  // reserve, or the duration below a minute or shorter than stopping.
   Result<void> check(Money hourly, int num_nodes) const;
   // How long until the word to stop must be given, when `spent` is spent and
   // machines cost `hourly`; 0: now. None: never.

@@ -92,6 +92,11 @@ TEST(Budget, TooLittleIsTold) {
   EXPECT_NE(
       words({.max_duration = minutes(1)}, usd(6)).find("max_duration"),
       std::string::npos);
+  EXPECT_NE(
+      words({.max_duration = seconds(59), .stopping = {}}, usd(6))
+          .find("below one minute"),
+      std::string::npos);
+  EXPECT_EQ(words({.max_duration = minutes(1), .stopping = {}}, usd(6)), "");
   EXPECT_EQ(words({.cap = usd(1)}, usd(6)), "");
 }
 

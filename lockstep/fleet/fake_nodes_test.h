@@ -21,6 +21,9 @@ class FakeShell : public NodeShell {
   run(const Node& node, const std::string& script, os::Deadline) override {
     const std::lock_guard lock(mutex);
     scripts[node.name].push_back(script);
+    if (asked) {
+      asked();
+    }
     if (silent.contains(node.name)) {
       return Error(ErrorCode::kUnavailable, "Connection refused").with_retry();
     }
@@ -32,6 +35,7 @@ class FakeShell : public NodeShell {
     return "lease " + std::to_string(clock_.unix_seconds() + 600) + " " +
            std::to_string(clock_.unix_seconds());
   }
+  std::function<void()> asked;  // at each script
   std::set<std::string> silent;
   std::map<std::string, std::string> failing;  // node: part of a script
   std::map<std::string, std::vector<std::string>> scripts;

@@ -33,17 +33,23 @@ Error given_back(Error error, size_t launched) {
 
 // "User initiated (2026-11-15 18:00:00 GMT)" in Unix seconds; 0: no time.
 double time_of_end(const std::string& reason) {
-  std::tm time = {};
-  const size_t start = reason.find('(');
-  if (start == std::string::npos ||
-      ::strptime(reason.c_str() + start + 1, "%Y-%m-%d %H:%M:%S", &time) ==
-          nullptr) {
-    return 0;
+  for (size_t at = reason.find('('); at != std::string::npos;
+       at = reason.find('(', at + 1)) {
+    std::tm time = {};
+    if (::strptime(reason.c_str() + at + 1, "%Y-%m-%d %H:%M:%S", &time) !=
+        nullptr) {
+      return static_cast<double>(::timegm(&time));
+    }
   }
-  return static_cast<double>(::timegm(&time));
+  return 0;
 }
 
 }  // namespace
+
+double time_of_end(const JournalStep& ended) {
+  return ended.order.is_object() ? ended.order.value("at", ended.time)
+                                 : ended.time;
+}
 
 void side_by_side(
     size_t count,
@@ -227,7 +233,8 @@ Result<ClusterCost> Fleet::cost() {
   std::map<std::string, double> ended;
   for (const JournalStep& step : options_.journal->steps()) {
     if (step.step == "ended") {
-      ended[step.subject] = step.time;
+      // Whoever ended it, or saw that first, knows best.
+      ended.try_emplace(step.subject, time_of_end(step));
     }
     if (step.step != "launch" || !step.outcome ||
         !step.outcome->contains("id")) {
@@ -267,7 +274,7 @@ Result<ClusterCost> Fleet::cost() {
       life.ended = now;
     }
     if (life.ended > 0 && !ended.contains(id)) {
-      LOCKSTEP_TRY(options_.journal->note("ended", id, nullptr));
+      LOCKSTEP_TRY(options_.journal->note("ended", id, {{"at", life.ended}}));
     }
     all.push_back(life);
   }

@@ -107,6 +107,10 @@ Result<std::vector<Node>> live_nodes(
 // As the tags of a machine tell it.
 Node node_of(const cloud::Instance& instance);
 
+// When a machine ended, by the step "ended" of the journal; Unix seconds. Who
+// writes the step may see the end later.
+double time_of_end(const JournalStep& ended);
+
 // "lockstep-<cluster>", of key pair and group.
 std::string access_name(const std::string& cluster);
 

@@ -35,6 +35,26 @@ std::string once_script(const std::string& step) {
       script);
 }
 
+// A machine that is gone while it is waited for; `is_over`: the end that budget
+// or max_duration gave it is there.
+Error ended_early(
+    const cloud::Instance& machine,
+    const std::string& name,
+    bool is_over) {
+  Error error(
+      ErrorCode::kUnavailable,
+      fmt::format(
+          "{} ({}) ended before it was ready{}{}{}",
+          name,
+          machine.id,
+          is_over ? ": its time by budget or max_duration was over" : "",
+          machine.reason.empty() ? "" : ": ",
+          machine.reason));
+  return is_over ? std::move(error).with_fix(
+                       "raise them: a boot alone takes about a minute")
+                 : error;
+}
+
 }  // namespace
 
 StayAwake::StayAwake(const FleetOptions& options, Fleet::Work& work) {
@@ -197,16 +217,12 @@ Result<void> Fleet::wait_ready(Work& work) {
           slot.node->instance = *found;
           slot.node->instance.tags.insert(tags.begin(), tags.end());
           if (!found->is_live()) {
-            Error error(
-                ErrorCode::kUnavailable,
-                fmt::format(
-                    "{} ({}) ended before it was ready{}{}",
-                    slot.name,
-                    found->id,
-                    found->reason.empty() ? "" : ": ",
-                    found->reason));
-            slot.failed = std::move(error);
-            if (!slot.ready && slot.retries < kMostRetries) {
+            // Another one would end as soon.
+            const bool is_over =
+                work.end > 0 &&
+                options_.clock->unix_seconds() >= work.end - kShutdownSeconds;
+            slot.failed = ended_early(*found, slot.name, is_over);
+            if (!is_over && !slot.ready && slot.retries < kMostRetries) {
               again.push_back(i);
             }
             slot.ready = false;

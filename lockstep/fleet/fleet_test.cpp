@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "lockstep/cloud/failure.h"
 #include "lockstep/fleet/fake_nodes_test.h"
@@ -222,6 +223,52 @@ TEST(Fleet, CostsAreThoseOfAllLives) {
   // A disk costs a little too.
   EXPECT_NEAR(cost->so_far.dollars(), 3, 0.05);
   EXPECT_NEAR(cost->hourly.dollars(), 1, 0.02);
+}
+
+TEST(Fleet, AMachineThatEndedItselfIsBilledUntilThen) {
+  World world;
+  const auto nodes = world.up(small_cluster(2));
+  ASSERT_TRUE(nodes);
+  world.clock.advance(std::chrono::hours(1));
+  ASSERT_TRUE(world.cloud.terminate({(*nodes)[1].instance.id}));
+  world.clock.advance(std::chrono::hours(2));
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  Fleet fleet(world.options(*journal));
+  EXPECT_NEAR(fleet.cost()->so_far.dollars(), 4, 0.05);
+  // What the journal says of it is the end, not the look.
+  world.clock.advance(std::chrono::hours(1));
+  EXPECT_NEAR(fleet.cost()->so_far.dollars(), 5, 0.05);
+  const auto ended = journal->last("ended", (*nodes)[1].instance.id);
+  ASSERT_TRUE(ended);
+  EXPECT_NEAR(world.clock.unix_seconds() - time_of_end(*ended), 3 * 3600, 60);
+}
+
+TEST(Fleet, AMachineWhoseTimeIsOverIsNotRentedAgain) {
+  World world;
+  Cluster cluster = small_cluster(1);
+  cluster.max_duration = std::chrono::minutes(1);
+  world.shell.silent = {"blue-0"};
+  // It boots for longer than it may live.
+  bool is_over = false;
+  world.shell.asked = [&] {
+    if (is_over) {
+      // Whoever asks moves the clock: the fleet shall look meanwhile.
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    is_over = true;
+    world.clock.advance(std::chrono::seconds(40));
+    const auto machines = *world.cloud.instances({});
+    (void)world.cloud.terminate({machines.back().id}).has_value();
+  };
+  const auto nodes = world.up(cluster);
+  ASSERT_FALSE(nodes);
+  EXPECT_NE(
+      nodes.error().to_string().find("max_duration was over"),
+      std::string::npos)
+      << nodes.error().to_string();
+  EXPECT_EQ(world.cloud.num_launched(), 1U);
 }
 
 TEST(Fleet, TheEndOfABudgetIsInTheMachinesOwnTimer) {

@@ -227,6 +227,20 @@ class Planner {
     return {};
   }
 
+  // A budget is only as good as the prices that it is counted by.
+  void note_old_prices() {
+    for (size_t i = 0; i < plan_.groups.size(); ++i) {
+      const auto& price = plan_.groups[i].price;
+      if (price && price->source == cloud::PriceSource::kTable) {
+        plan_.notes.push_back(
+            fmt::format(
+                "the budget is counted by the built-in price of {}, which may "
+                "be out of date; name yours under 'prices' in the user file",
+                cluster_.groups[i].type));
+      }
+    }
+  }
+
   Result<void> add_up() {
     for (size_t i = 0; i < plan_.groups.size(); ++i) {
       const int count = cluster_.groups[i].count;
@@ -261,6 +275,9 @@ class Planner {
           .with_fix(
               "name it under 'prices' in the user file, or set "
               "price_may_be_unknown: true");
+    }
+    if (cluster_.budget) {
+      note_old_prices();
     }
     Budget budget({
         .cap = cluster_.budget,

@@ -8,6 +8,7 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console_file.h"
 #include "lockstep/launch/live.h"
+#include "lockstep/launch/masks.h"
 #include "lockstep/launch/tail.h"
 #include "lockstep/record/event_log.h"
 
@@ -33,6 +34,7 @@ class Follower {
         mirror_(mirror),
         console_(console),
         options_(options),
+        masks_(Masks::read(run)),
         said_(run),
         events_(run.events()) {}
 
@@ -183,7 +185,7 @@ class Follower {
       }
       const size_t before = std::min<uint64_t>(one.left(), room);
       for (const std::string& line : one.read(std::min(room, kBlock))) {
-        console_.output(rank, line);
+        console_.output(rank, masks_.apply(line));
       }
       room -= std::min(room, before);
     }
@@ -232,7 +234,7 @@ class Follower {
     }
     for (auto& [rank, one] : tails_) {
       for (const std::string& line : one.rest()) {
-        console_.output(rank, line);
+        console_.output(rank, masks_.apply(line));
       }
     }
     if (const uint64_t bytes = left(); bytes > 0) {
@@ -248,6 +250,7 @@ class Follower {
   Mirror* mirror_;
   Console& console_;
   FollowOptions options_;
+  Masks masks_;
   ConsoleReader said_;
   record::EventReader events_;
   LiveTracker live_;

@@ -205,8 +205,7 @@ class Head {
     if (os::real_files().exists(run_.job())) {
       return {};  // started again by a batch system
     }
-    LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run_.job()));
-    return file->append(job_yaml(request_.job));
+    return record_job(run_, request_.job);
   }
 
   Result<void> begin_nodes() {

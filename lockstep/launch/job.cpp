@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <sstream>
 
 #include "lockstep/base/nearest.h"
 #include "lockstep/launch/container.h"
@@ -74,7 +76,9 @@ Result<void> take_secrets(Job& job, const Environment& environment) {
 }
 
 Result<void> check_names(const Job& job, const Node& tree) {
-  const auto check = [&](const char* group, const std::string& name) {
+  const auto check = [&](const char* group,
+                         const std::string& name,
+                         const std::string& value) {
     const Node* section = tree.find(group);
     const Node* entry = section == nullptr ? nullptr : section->find(name);
     const config::Place place =
@@ -82,6 +86,13 @@ Result<void> check_names(const Job& job, const Node& tree) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return Result<void>(config::invalid_at(
           place, fmt::format("{}: '{}' is no name", group, name)));
+    }
+    // It would be cut there without a word.
+    if (value.find('\0') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      return Result<void>(config::invalid_at(
+          place,
+          fmt::format("{}.{}: no variable can hold a NUL byte", group, name)));
     }
     const size_t dot = name.rfind('.');
     if (is_reserved_name(
@@ -94,10 +105,16 @@ Result<void> check_names(const Job& job, const Node& tree) {
     return Result<void>();
   };
   for (const auto& [name, value] : job.envs) {
-    LOCKSTEP_TRY(check("envs", name));
+    LOCKSTEP_TRY(check("envs", name, value));
+    if (job.secret_values.contains(name)) {
+      return config::invalid_at(
+          tree.place(),
+          fmt::format(
+              "{0} stands in 'envs' and in 'secrets': name it once", name));
+    }
   }
   for (const auto& [name, value] : job.secret_values) {
-    LOCKSTEP_TRY(check("secrets", name));
+    LOCKSTEP_TRY(check("secrets", name, value));
   }
   return {};
 }
@@ -226,15 +243,37 @@ std::string job_text(const Job& job) {
   return config::print_yaml(changed);
 }
 
-std::string redact(const Job& job, std::string text) {
-  constexpr size_t kShortest = 3;  // shorter ones would riddle every text
+std::vector<std::string> secret_texts(const Job& job) {
+  constexpr size_t kShortest = 3;
+  constexpr size_t kShortestLine = 4;
+  std::vector<std::string> texts;
   for (const auto& [name, value] : job.secret_values) {
-    if (value.size() < kShortest) {
-      continue;
+    if (value.size() >= kShortest) {
+      texts.push_back(value);
     }
+    // Output is shown line by line.
+    std::istringstream lines(value);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) {
+        line.pop_back();
+      }
+      if (line.size() >= kShortestLine && line != value) {
+        texts.push_back(line);
+      }
+    }
+  }
+  // A value may be a part of another one.
+  std::ranges::stable_sort(texts, std::ranges::greater(), [](const auto& one) {
+    return one.size();
+  });
+  return texts;
+}
+
+std::string redact(const Job& job, std::string text) {
+  for (const std::string& hidden : secret_texts(job)) {
     size_t at = 0;
-    while ((at = text.find(value, at)) != std::string::npos) {
-      text.replace(at, value.size(), "***");
+    while ((at = text.find(hidden, at)) != std::string::npos) {
+      text.replace(at, hidden.size(), "***");
       at += 3;
     }
   }

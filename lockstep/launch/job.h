@@ -97,7 +97,11 @@ std::string job_yaml(const Job& job);
 // files.
 std::string job_text(const Job& job);
 
-// `text` with every secret value replaced by "***".
+// What must not be shown, the longest first: values of secrets, and each line
+// of one with several. Very short ones are left out: they would riddle every
+// text.
+std::vector<std::string> secret_texts(const Job& job);
+// `text` with each of them replaced by "***".
 std::string redact(const Job& job, std::string text);
 
 // "SIGTERM", "TERM" or "15".

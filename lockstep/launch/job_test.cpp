@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+
+#include "lockstep/launch/masks.h"
 
 namespace lockstep::launch {
 namespace {
@@ -277,6 +280,49 @@ TEST_F(JobTest, KeepsSecretsOutOfEverything) {
   EXPECT_EQ(redact(*job, "a s3cr3t b literal"), "a *** b ***");
   EXPECT_THAT(
       error("run: x\nsecrets: {TOKEN: null}\n"), HasSubstr("TOKEN is not set"));
+}
+
+TEST_F(JobTest, RefusesVariablesThatCannotBe) {
+  EXPECT_THAT(
+      error("run: x\nenvs: {A: \"b\\0c\"}\n"),
+      AllOf(HasSubstr("my-job.yaml:2"), HasSubstr("envs.A"), HasSubstr("NUL")));
+  EXPECT_THAT(
+      error("run: x\nenvs: {TOKEN: a}\nsecrets: {TOKEN: b}\n"),
+      AllOf(HasSubstr("TOKEN"), HasSubstr("'secrets'")));
+}
+
+TEST_F(JobTest, HidesLinesOfAValueAndTheLongestFirst) {
+  Job job;
+  job.secret_values = {
+      {"A", "abc"},
+      {"KEY", "-----BEGIN-----\nMIIEow\r\nx\n-----END-----\n"},
+      {"LONG", "abcdef"}};
+  EXPECT_EQ(redact(job, "abcdef abc"), "*** ***");
+  EXPECT_EQ(redact(job, "-----BEGIN-----"), "***");
+  EXPECT_EQ(redact(job, "a MIIEow b\nx"), "a *** b\nx");
+}
+
+TEST_F(JobTest, LeavesPrintsByWhichSecretsAreMaskedLater) {
+  Job job;
+  job.secret_values = {
+      {"A", "abc"}, {"KEY", "first line\nsecond line"}, {"LONG", "abcdef"}};
+  const auto run = record::RunDirectory::create(folder_, "masked");
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(Masks::read(*run).apply("abc"), "abc");
+  ASSERT_TRUE(Masks::of(job).write(*run).has_value());
+  const Masks masks = Masks::read(*run);
+  EXPECT_EQ(masks.apply("abcdefabc abd abc"), "****** abd ***");
+  EXPECT_EQ(masks.apply("a first line"), "a ***");
+  EXPECT_EQ(masks.apply("second line and second lin"), "*** and second lin");
+  EXPECT_EQ(masks.apply("ab"), "ab");
+  EXPECT_EQ(masks.apply(""), "");
+  const auto text = os::real_files().read(run->path() / ".masks");
+  ASSERT_TRUE(text.has_value());
+  EXPECT_THAT(*text, Not(HasSubstr("abc\"")));
+  EXPECT_THAT(*text, Not(HasSubstr("line")));
+  struct stat facts{};
+  ASSERT_EQ(::stat((run->path() / ".masks").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600U);
 }
 
 TEST_F(JobTest, PrintsWhatItReadsBack) {

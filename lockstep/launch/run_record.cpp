@@ -1,10 +1,12 @@
 #include "lockstep/launch/run_record.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <map>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/masks.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
@@ -75,14 +77,17 @@ RunStateFile first_state(
   return state;
 }
 
+Result<void> record_job(const record::RunDirectory& run, const Job& job) {
+  LOCKSTEP_TRY(Masks::of(job).write(run));
+  LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
+  return file->append(job_yaml(job));
+}
+
 Result<void> begin_record(
     const record::RunDirectory& run,
-    const std::string& job_yaml,
+    const Job& job,
     const RunStateFile& state) {
-  {
-    LOCKSTEP_ASSIGN(auto file, os::real_files().open_append(run.job()));
-    LOCKSTEP_TRY(file->append(job_yaml));
-  }
+  LOCKSTEP_TRY(record_job(run, job));
   return write_run_state(run, state);
 }
 
@@ -96,6 +101,10 @@ void end_record(
   state.exit_code = outcome ? exit_code(outcome->end) : 1;
   state.detail =
       redact(job, outcome ? outcome->detail : outcome.error().to_string());
+  if (!os::real_files().exists(run.path())) {
+    log_error(run.path().string() + " was deleted: nothing is written there");
+    return;
+  }
   if (outcome) {
     std::optional<Money> price;
     if (state.dollars_per_hour > 0) {
@@ -114,7 +123,13 @@ void end_record(
              .ending = outcome->end == RunEnd::kDone ? "" : state.detail,
              .outputs = state.outputs}));
   }
-  warn(write_run_state(run, state));
+  if (const auto written = write_run_state(run, state); !written) {
+    log_error(
+        fmt::format(
+            "the end of the run could not be written down: {}; later readers "
+            "will take it for lost",
+            written.error().to_string()));
+  }
 }
 
 }  // namespace lockstep::launch

@@ -21,10 +21,12 @@ RunStateFile first_state(
     const record::RunDirectory& run,
     const RunRequest& request);
 
-// job.yaml and state.json.
+// job.yaml, and by what its secrets are masked later (masks.h).
+Result<void> record_job(const record::RunDirectory& run, const Job& job);
+// The same and state.json.
 Result<void> begin_record(
     const record::RunDirectory& run,
-    const std::string& job_yaml,
+    const Job& job,
     const RunStateFile& state);
 
 // Everything after the last rank. What cannot be written is logged: it must

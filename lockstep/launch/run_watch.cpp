@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 
 #include "lockstep/base/log.h"
@@ -96,6 +98,7 @@ void RunWatch::run_to_idle() {
     note_time();
     if (look) {
       note_cost();
+      note_directory();
       flush();
       console_.update(
           coordinator_.live(), coordinator_.world_size(), elapsed(), cost());
@@ -329,6 +332,23 @@ void RunWatch::note_cost() {
     coordinator_.note(
         wire::Cost{cost()->dollars(), request_.price_per_hour->dollars()});
   }
+}
+
+// Whoever deletes the directory of a run wants no more of it, and nobody could
+// find its processes again. A file system may be away for a moment: only one
+// that says so for a while counts.
+void RunWatch::note_directory() {
+  constexpr int kLooks = 20;  // two seconds
+  struct stat facts{};
+  const bool is_gone =
+      ::stat(run_.path().c_str(), &facts) != 0 && errno == ENOENT;
+  missing_looks_ = is_gone ? missing_looks_ + 1 : 0;
+  if (missing_looks_ < kLooks || cause_ != Cause::kNone) {
+    return;
+  }
+  console_.say(fmt::format("{} was deleted: stopping", run_.path().string()));
+  ++interrupts_;
+  end_ranks(Cause::kInterrupt, stop_signal_, request_.job.grace);
 }
 
 void RunWatch::show_rest() {

@@ -80,6 +80,7 @@ class RunWatch {
   void note_signals();
   void note_time();
   void note_cost();
+  void note_directory();
 
   const RunRequest& request_;
   const record::RunDirectory& run_;
@@ -94,6 +95,7 @@ class RunWatch {
   Cause cause_ = Cause::kNone;
   int interrupts_ = 0;
   bool warned_ = false;
+  int missing_looks_ = 0;  // at the run's directory, one after the other
   std::optional<os::Deadline> gone_deadline_;
   std::optional<os::Instant> failed_;  // when the first failure came
   HangWatch hang_;

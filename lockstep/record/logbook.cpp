@@ -176,7 +176,11 @@ class Page {
 
   void cost() {
     add("## Cost\n\n");
-    if (summary_.cost) {
+    if (summary_.cost && summary_.cost->dollars_per_hour <= 0) {
+      add("**{}** in all: the bill of the machines, which are given "
+          "back.\n\n",
+          format_money(Money::from_dollars(summary_.cost->dollars)));
+    } else if (summary_.cost) {
       add("{} as metered by the coordinator, now at {} an hour.\n\n",
           format_money(Money::from_dollars(summary_.cost->dollars)),
           format_money(Money::from_dollars(summary_.cost->dollars_per_hour)));

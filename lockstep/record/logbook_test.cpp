@@ -206,6 +206,8 @@ TEST_F(LogbookTest, WithoutPriceItSaysHowToGiveOne) {
   const std::string text = page();
   EXPECT_THAT(text, HasSubstr("$0.2500 as metered"));
   EXPECT_THAT(text, Not(HasSubstr("No price given")));
+  event(12, -1, wire::Cost{0.75, 0});
+  EXPECT_THAT(page(), HasSubstr("**$0.7500** in all: the bill"));
 }
 
 TEST_F(LogbookTest, TheLauncherKnowsItsOwnTime) {

@@ -51,6 +51,20 @@ InstanceState read_state(const std::string& name) {
   return name == "stopped" ? InstanceState::kStopped : InstanceState::kPending;
 }
 
+// The better words are in stateReason, the time of the end is in reason alone:
+// "User initiated (2026-11-15 18:00:00 GMT)".
+std::string read_reason(const pugi::xml_node& item) {
+  std::string words = xml_text(item, "stateReason/message");
+  const std::string timed = xml_text(item, "reason");
+  if (words.empty()) {
+    return timed;
+  }
+  if (const size_t time = timed.rfind('('); time != std::string::npos) {
+    words += " " + timed.substr(time);
+  }
+  return words;
+}
+
 }  // namespace
 
 Tags read_tags(const pugi::xml_node& item) {
@@ -67,10 +81,7 @@ Instance read_instance(const pugi::xml_node& item) {
   one.type = xml_text(item, "instanceType");
   one.zone = xml_text(item, "placement/availabilityZone");
   one.state = read_state(xml_text(item, "instanceState/name"));
-  one.reason = xml_text(item, "stateReason/message");
-  if (one.reason.empty()) {
-    one.reason = xml_text(item, "reason");
-  }
+  one.reason = read_reason(item);
   one.market = xml_text(item, "instanceLifecycle") == "spot"
                    ? Market::kSpot
                    : Market::kOnDemand;

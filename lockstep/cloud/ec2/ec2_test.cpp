@@ -227,6 +227,26 @@ TEST(Ec2, PagesAreFollowedAndAnswersRead) {
   EXPECT_FALSE((*found)[2].is_live());
 }
 
+TEST(Ec2, TheReasonOfAnEndHasItsTime) {
+  std::string item = machine("i-1", "terminated");
+  const std::string end = "</item>";
+  item.insert(
+      item.size() - end.size(),
+      "<reason>User initiated (2026-11-15 18:00:00 GMT)</reason><stateReason>"
+      "<code>Client.InstanceInitiatedShutdown</code><message>Client."
+      "InstanceInitiatedShutdown: Instance initiated shutdown</message>"
+      "</stateReason>");
+  FakeCloud cloud(
+      [&](const FakeCall&) -> Said { return {200, described(item)}; });
+  Ec2 ec2 = ec2_of(cloud);
+  const auto found = ec2.instances({});
+  ASSERT_TRUE(found) << found.error().to_string();
+  EXPECT_EQ(
+      found->front().reason,
+      "Client.InstanceInitiatedShutdown: Instance initiated shutdown "
+      "(2026-11-15 18:00:00 GMT)");
+}
+
 TEST(Ec2, PagesThatDoNotEndAreAnError) {
   FakeCloud cloud([&](const FakeCall&) -> Said {
     return {200, described(machine("i-1", "running"), "same")};
