@@ -288,6 +288,10 @@ class CloudRun {
     record::LogbookInput input;
     input.name = order_.priced.job.name;
     input.command = state.command;
+    if (state.dollars_per_hour > 0) {
+      input.price_per_hour = Money::from_dollars(state.dollars_per_hour);
+      input.price_source = state.price_source;
+    }
     input.started = state.started;
     input.ended = state.ended;
     input.ending = state.state == "done" ? "" : state.detail;

@@ -176,7 +176,9 @@ class Page {
 
   void cost() {
     add("## Cost\n\n");
-    if (summary_.cost && summary_.cost->dollars_per_hour <= 0) {
+    const bool is_billed =
+        summary_.cost && summary_.cost->dollars_per_hour <= 0;
+    if (is_billed) {
       add("**{}** in all: the bill of the machines, which are given "
           "back.\n\n",
           format_money(Money::from_dollars(summary_.cost->dollars)));
@@ -194,16 +196,18 @@ class Page {
       return;
     }
     const Money price = *input_.price_per_hour;
-    const double hours = seconds() / 3600;
-    add("{} an hour x {:.6f} h ({:.1f} s) = **{}**",
-        format_money(price),
-        hours,
-        seconds(),
-        format_money(price * hours));
-    add(" ({}all machines together)\n\n",
-        input_.price_source.empty()
-            ? ""
-            : fmt::format("price from {}, ", cell(input_.price_source)));
+    if (!is_billed) {
+      const double hours = seconds() / 3600;
+      add("{} an hour x {:.6f} h ({:.1f} s) = **{}**",
+          format_money(price),
+          hours,
+          seconds(),
+          format_money(price * hours));
+      add(" ({}all machines together)\n\n",
+          input_.price_source.empty()
+              ? ""
+              : fmt::format("price from {}, ", cell(input_.price_source)));
+    }
     if (summary_.samples_per_second > 0 && price.dollars() > 0) {
       const double per_dollar = 3600 / price.dollars();
       add("At the steady speed one dollar buys {} samples or {} "

@@ -210,6 +210,15 @@ TEST_F(LogbookTest, WithoutPriceItSaysHowToGiveOne) {
   EXPECT_THAT(page(), HasSubstr("**$0.7500** in all: the bill"));
 }
 
+TEST_F(LogbookTest, ABillStandsBesideWhatADollarBuys) {
+  whole_run();
+  event(12, -1, wire::Cost{0.75, 0});
+  const std::string text = page({.price_per_hour = Money::from_dollars(1)});
+  EXPECT_THAT(text, HasSubstr("**$0.7500** in all: the bill"));
+  EXPECT_THAT(text, Not(HasSubstr("an hour x")));
+  EXPECT_THAT(text, HasSubstr("one dollar buys"));
+}
+
 TEST_F(LogbookTest, TheLauncherKnowsItsOwnTime) {
   whole_run();
   const std::string text = page(
