@@ -319,6 +319,19 @@ def test_labels_of_a_file_are_of_one_table(table, tmp_path):
     refused(train(*words, "data.label="), "data.label is empty")
 
 
+def predicted(folder, training, label, tests):
+    """What a forest of `training` says of each of `tests`, as texts."""
+    run = folder / f"run-{training}"
+    trained(*SMALL, f"data.train={folder / training}", f"data.label={label}", f"out={run}")
+    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
+    texts = []
+    for name in tests:
+        out = folder / f"{name}.out"
+        trained("forest", "predict", file, f"data.test={folder / name}", f"predictions={out}")
+        texts.append(out.read_text())
+    return texts
+
+
 def test_predict_knows_the_label_of_its_model(table, tmp_path):
     lines = (table / "t.csv").read_text().splitlines()
     for name, label in [("a", "0"), ("b", "unknown")]:
@@ -327,25 +340,15 @@ def test_predict_knows_the_label_of_its_model(table, tmp_path):
         (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
     whole = [lines[0].replace("label", "y"), *lines[1:]]
     (tmp_path / "train.csv").write_text("\n".join(whole) + "\n")
-    run = tmp_path / "r"
-    trained(*SMALL, f"data.train={tmp_path / 'train.csv'}", "data.label=y", f"out={run}")
-    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
-    for name in ["a", "b"]:
-        out = f"predictions={tmp_path / name}.out"
-        trained("forest", "predict", file, f"data.test={tmp_path / name}.csv", out)
-    assert (tmp_path / "a.out").read_text() == (tmp_path / "b.out").read_text()
+    a, b = predicted(tmp_path, "train.csv", "y", ["a.csv", "b.csv"])
+    assert a == b
     # NPY: columns beside a label in the middle, which a table without it has too.
     whole = np.load(table / "t.npy")
     np.save(tmp_path / "m.npy", np.roll(whole, 4, axis=1))
     x = np.delete(np.load(tmp_path / "m.npy"), 3, axis=1)
     np.save(tmp_path / "x.npy", x)
-    run = tmp_path / "n"
-    trained(*SMALL, f"data.train={tmp_path / 'm.npy'}", "data.label=3", f"out={run}")
-    file = f"checkpoint={run / 'checkpoints' / 'last.safetensors'}"
-    for name in ["m", "x"]:
-        out = f"predictions={tmp_path / name}.out"
-        trained("forest", "predict", file, f"data.test={tmp_path / name}.npy", out)
-    assert (tmp_path / "m.out").read_text() == (tmp_path / "x.out").read_text()
+    m, x = predicted(tmp_path, "m.npy", "3", ["m.npy", "x.npy"])
+    assert m == x
 
 
 def test_verb_test_scores_a_table(table, alone):
