@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           const float value = fmaf(values[j], scale[j], shift[j]) + added[j];
-          values[j] = kRelu ? fmaxf(value, 0.F) : value;
+          values[j] = kRelu && value <= 0 ? n.slope * value : value;
         }
         y[at * p.pitch] = cuda::pack<kVector>(values);
       }
@@ -263,7 +263,8 @@ __device__ void mask(
     const float (&values)[kVector],
     const uint4& made,
     const float (&scale)[kVector],
-    const float (&shift)[kVector]) {
+    const float (&shift)[kVector],
+    float slope) {
   if constexpr (kRelu) {
     float y[kVector];
     if constexpr (kPast) {
@@ -273,7 +274,7 @@ __device__ void mask(
     for (int j = 0; j < kVector; ++j) {
       const float value =
           kPast ? y[j] : fmaf(values[j], scale[j], shift[j]) + 0.F;
-      slopes[j] = value > 0 ? slopes[j] : 0;
+      slopes[j] *= value > 0 ? 1 : slope;
     }
   }
 }
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(kThreads)
         float values[kVector];
         cuda::unpack<kVector>(raw[u], slopes);
         cuda::unpack<kVector>(raw_x[u], values);
-        mask<kPast, kRelu>(slopes, values, raw_y[u], scale, shift);
+        mask<kPast, kRelu>(slopes, values, raw_y[u], scale, shift, n.slope);
         if constexpr (kPast) {
           dpast[at * p.pitch] = cuda::pack<kVector>(slopes);
         }
@@ -416,7 +417,7 @@ __global__ void __launch_bounds__(kThreads)
         float values[kVector];
         cuda::unpack<kVector>(raw[u], slopes);
         cuda::unpack<kVector>(raw_x[u], values);
-        mask<false, kMask>(slopes, values, raw_x[u], by_dy, shift);
+        mask<false, kMask>(slopes, values, raw_x[u], by_dy, shift, n.slope);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           slopes[j] = by_dy[j] * slopes[j] + by_x[j] * values[j] + plus[j];
@@ -475,10 +476,11 @@ void batch_norm_forward(const BatchNormForward& n, Stream stream) {
   const auto apply = [&](auto kernel) {
     kernel<<<l.grid, kThreads, 0, on>>>(n, l.plan, l.constants);
   };
+  const bool relu = n.slope != 1;
   if (n.past != nullptr) {
-    n.relu ? apply(scale_rows<true, true>) : apply(scale_rows<true, false>);
+    relu ? apply(scale_rows<true, true>) : apply(scale_rows<true, false>);
   } else {
-    n.relu ? apply(scale_rows<false, true>) : apply(scale_rows<false, false>);
+    relu ? apply(scale_rows<false, true>) : apply(scale_rows<false, false>);
   }
   check_launch("batch_norm_forward");
 }
@@ -493,11 +495,12 @@ void batch_norm_backward(const BatchNormBackward& n, Stream stream) {
         n, l.plan, l.partial, l.constants);
     apply<<<l.grid, kThreads, 0, on>>>(n, l.plan, l.constants);
   };
+  const bool relu = n.slope != 1;
   if (n.dpast != nullptr) {
-    n.relu ? run(slopes_sums<true, true>, slope_rows<true, true>)
+    relu ? run(slopes_sums<true, true>, slope_rows<true, true>)
            : run(slopes_sums<true, false>, slope_rows<true, false>);
   } else {
-    n.relu ? run(slopes_sums<false, true>, slope_rows<false, true>)
+    relu ? run(slopes_sums<false, true>, slope_rows<false, true>)
            : run(slopes_sums<false, false>, slope_rows<false, false>);
   }
   check_launch("batch_norm_backward");

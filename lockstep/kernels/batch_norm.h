@@ -1,13 +1,13 @@
 #pragma once
 
 // BatchNorm (Ioffe and Szegedy, arXiv 1502.03167) in channels_last with what
-// follows it in a residual network: y = relu((x - mean) * rstd * weight + bias
-// + past). The batch holds `domains` parts of equally many rows, each with
-// statistics of its own; the running statistics move once for each, in order.
-// Two passes over x forward; backward two over x and dy, the mask of the ReLU
-// coming from y only where `past` was added.
-// cuda: bf16, channels a multiple of 8. cpu: channels [begin, end) of all, so
-// that threads may share the work; results do not depend on how.
+// follows it: y = relu((x - mean) * rstd * weight + bias + past), the ReLU
+// leaky, plain or left out. The batch holds `domains` parts of equally many
+// rows, each with statistics of its own; the running statistics move once for
+// each, in order. Two passes over x forward; backward two over x and dy, the
+// sign before the ReLU coming from y only where `past` was added. cuda: bf16,
+// channels a multiple of 8. cpu: channels [begin, end) of all, so that threads
+// may share the work; results do not depend on how.
 
 #include "lockstep/kernels/types.h"
 
@@ -18,7 +18,7 @@ struct BatchNormShape {
   int64_t rows = 0;  // of a domain: images x pixels
   int64_t channels = 0;
   Type type = Type::kBFloat16;
-  bool relu = true;
+  float slope = 0;    // of the ReLU below zero; 1: none
   int64_t begin = 0;  // cpu: the channels to compute
   int64_t end = 0;
 };
@@ -54,6 +54,7 @@ struct BatchNormBackward : BatchNormShape {
   float* scratch = nullptr;  // cuda
 };
 
+// Floats that cuda:: needs.
 size_t batch_norm_scratch(const BatchNormShape& shape);
 
 namespace cpu {

@@ -49,36 +49,36 @@ LOCKSTEP_VECTORS void scale_rows(
     int64_t width,
     const float* scale,
     const float* shift,
-    bool relu) {
-  const float floor = relu ? 0.F : -INFINITY;
+    float slope) {
   for (int64_t r = 0; r < rows; ++r, x += stride, y += stride) {
     if (past != nullptr) {
       for (int64_t c = 0; c < width; ++c) {
         const float value = x[c] * scale[c] + shift[c] + past[c];
-        y[c] = value > floor ? value : floor;
+        y[c] = value > 0 ? value : slope * value;
       }
       past += stride;
     } else {
       for (int64_t c = 0; c < width; ++c) {
         const float value = x[c] * scale[c] + shift[c];
-        y[c] = value > floor ? value : floor;
+        y[c] = value > 0 ? value : slope * value;
       }
     }
   }
 }
 
-// dy where y is above 0, into `masked`.
+// dy where y is above 0, a part of it elsewhere, into `masked`.
 LOCKSTEP_VECTORS void mask_rows(
     const float* dy,
     const float* y,
     float* masked,
     int64_t stride,
     int64_t rows,
-    int64_t width) {
+    int64_t width,
+    float slope) {
   for (int64_t r = 0; r < rows;
        ++r, dy += stride, y += stride, masked += stride) {
     for (int64_t c = 0; c < width; ++c) {
-      masked[c] = y[c] > 0 ? dy[c] : 0;
+      masked[c] = y[c] > 0 ? dy[c] : slope * dy[c];
     }
   }
 }
@@ -238,7 +238,7 @@ void batch_norm_forward(const BatchNormForward& n) {
         width,
         scale.data(),
         shift.data(),
-        n.relu);
+        n.slope);
     y.store();
   }
 }
@@ -255,14 +255,15 @@ void batch_norm_backward(const BatchNormBackward& n) {
   for (int64_t d = 0; d < n.domains; ++d) {
     const Slice dy(n, n.dy, d, true);
     const Slice x(n, n.x, d, true);
-    const Slice y(n, n.relu ? n.y : nullptr, d, true);
+    const Slice y(n, n.slope != 1 ? n.y : nullptr, d, true);
     const Slice dpast(n, n.dpast, d, false);
     const Slice dx(n, n.dx, d, false);
     const float* mean = n.mean + d * n.channels + n.begin;
     // dx holds the masked slopes until it is known what else they need.
     float* slopes = dpast.data() != nullptr ? dpast.data() : dx.data();
-    if (n.relu) {
-      mask_rows(dy.data(), y.data(), slopes, x.stride(), n.rows, width);
+    if (n.slope != 1) {
+      mask_rows(
+          dy.data(), y.data(), slopes, x.stride(), n.rows, width, n.slope);
     } else {
       for (int64_t r = 0; r < n.rows; ++r) {
         std::copy_n(dy.row(r), width, slopes + r * x.stride());

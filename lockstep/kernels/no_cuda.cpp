@@ -10,6 +10,7 @@
 #include "lockstep/kernels/gemm.h"
 #include "lockstep/kernels/images.h"
 #include "lockstep/kernels/layer_norm.h"
+#include "lockstep/kernels/max_pool.h"
 #include "lockstep/kernels/relativistic.h"
 
 // The GPU's half where there is none.
@@ -51,6 +52,12 @@ void batch_norm_forward(const BatchNormForward& /*n*/, Stream /*stream*/) {
   absent();
 }
 void batch_norm_backward(const BatchNormBackward& /*n*/, Stream /*stream*/) {
+  absent();
+}
+void max_pool_forward(const MaxPoolForward& /*m*/, Stream /*stream*/) {
+  absent();
+}
+void max_pool_backward(const MaxPoolBackward& /*m*/, Stream /*stream*/) {
   absent();
 }
 void norm_forward(const NormForward& /*n*/, Stream /*stream*/) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "lockstep/base/nearest.h"
+#include "lockstep/models/max_pool.h"
 #include "lockstep/models/resnet.h"
 
 namespace lockstep::models {
@@ -62,7 +63,7 @@ class AlexNet : public Backbone {
     for (size_t i = 0; i < convs_.size(); ++i) {
       x = at::relu(convs_[i]->forward(x));
       if (i == 0 || i == 1 || i + 1 == convs_.size()) {
-        x = at::max_pool2d(x, {3, 3}, {2, 2});
+        x = max_pool(x, {.window = 3});
       }
     }
     // Contiguous first: the weights expect channel after channel.

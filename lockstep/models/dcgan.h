@@ -7,7 +7,12 @@
 // parallelism, any device, any memory format.
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/models/convolution.h"
 
 namespace lockstep::models {
 
@@ -29,18 +34,24 @@ class DcganGenerator : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& noise);
 
  private:
-  torch::nn::Sequential main_;
+  std::shared_ptr<Expand> first_;
+  std::vector<std::shared_ptr<Double>> doubles_;
+  std::vector<torch::nn::BatchNorm2d> norms_;  // one before each of them
 };
 
 class DcganDiscriminator : public torch::nn::Module {
  public:
   explicit DcganDiscriminator(const DcganOptions& options);
   // [n, channels, size, size] -> [n] logits; sigmoid belongs to the loss,
-  // where it is computed stably.
-  at::Tensor forward(const at::Tensor& images);
+  // where it is computed stably. A batch of several `domains` (real and fake,
+  // equally many images each) is normalised domain by domain, as if each had
+  // come alone.
+  at::Tensor forward(const at::Tensor& images, int64_t domains = 1);
 
  private:
-  torch::nn::Sequential main_;
+  std::vector<std::shared_ptr<Halve>> halves_;
+  std::vector<torch::nn::BatchNorm2d> norms_;  // behind all but the first
+  std::shared_ptr<Contract> last_;
 };
 
 }  // namespace lockstep::models

@@ -5,6 +5,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
+#include "lockstep/models/max_pool.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -142,7 +144,7 @@ at::Tensor Vgg19Features::forward(const at::Tensor& images) {
   auto x = images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images;
   for (const auto& layer : layers_) {
     if (layer.pooled) {
-      x = at::max_pool2d(x, {2, 2}, {2, 2});
+      x = max_pool(x, {});
     }
     x = layer.conv->forward(x);
   }

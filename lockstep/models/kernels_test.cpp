@@ -14,6 +14,7 @@
 #include "lockstep/kernels/gemm.h"
 #include "lockstep/kernels/images.h"
 #include "lockstep/kernels/layer_norm.h"
+#include "lockstep/kernels/max_pool.h"
 #include "lockstep/models/launch.h"
 
 // Each kernel against LibTorch's operations in double precision: the twin
@@ -638,6 +639,71 @@ TEST(Shapes, ThatAKernelDoesNotTakeAreRefused) {
   n.type = Type::kFloat32;
   n.rows = 1;
   EXPECT_THROW(cuda::norm_forward(n, nullptr), std::exception);
+}
+
+// Values of few kinds, so that windows hold the largest more than once.
+TEST(MaxPool, ForwardAndBackwardAreMaxPool2d) {
+  struct Case {
+    int64_t images, channels, height, width, window, stride, padding;
+  };
+  const std::vector<Case> cases = {
+      {2, 64, 9, 12, 3, 2, 1},
+      {1, 8, 7, 7, 3, 2, 0},
+      {3, 16, 8, 6, 2, 2, 0},
+      {2, 8, 5, 5, 3, 1, 1},
+      {1, 24, 1, 3, 3, 2, 1},
+      {1, 8, 16, 16, 5, 3, 2}};
+  for (const Where& where : places()) {
+    for (const auto& c : cases) {
+      const auto name = label(where, fmt::format("window {}", c.window));
+      torch::manual_seed(static_cast<uint64_t>(c.channels + c.height));
+      const auto x =
+          at::randint(-3, 4, {c.images, c.height, c.width, c.channels})
+              .to(where.device, where.type);
+      MaxPoolForward m;
+      static_cast<MaxPoolShape&>(m) = {
+          c.images,
+          c.channels,
+          c.height,
+          c.width,
+          c.window,
+          c.stride,
+          c.padding,
+          kernel_type(x)};
+      const int64_t height = m.pooled(c.height);
+      const int64_t width = m.pooled(c.width);
+      auto y = poisoned(where, {c.images, height, width, c.channels});
+      const auto winners = at::empty_like(y, y.options().dtype(at::kByte));
+      m.x = x.data_ptr();
+      m.y = y.data_ptr();
+      m.winners = winners.data_ptr<uint8_t>();
+      launch(x, cpu::max_pool_forward, cuda::max_pool_forward, m);
+
+      const auto exact_x =
+          precise(x).permute({0, 3, 1, 2}).contiguous().requires_grad_(true);
+      const auto exact = at::max_pool2d(
+          exact_x,
+          {c.window, c.window},
+          {c.stride, c.stride},
+          {c.padding, c.padding});
+      EXPECT_TRUE(at::equal(precise(y).permute({0, 3, 1, 2}), exact)) << name;
+
+      const auto dy = made(where, y.sizes());
+      auto dx = poisoned(where, x.sizes());
+      MaxPoolBackward b;
+      static_cast<MaxPoolShape&>(b) = m;
+      b.dy = dy.data_ptr();
+      b.winners = m.winners;
+      b.dx = dx.data_ptr();
+      launch(x, cpu::max_pool_backward, cuda::max_pool_backward, b);
+      exact.backward(precise(dy).permute({0, 3, 1, 2}));
+      expect_near(
+          precise(dx).permute({0, 3, 1, 2}),
+          exact_x.grad(),
+          where.band,
+          name + " dx");
+    }
+  }
 }
 
 }  // namespace

@@ -15,15 +15,18 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
+// Of a ReLU below zero.
+constexpr double kRelu = 0;
+constexpr double kLinear = 1;
 constexpr int64_t kSlice = 16;  // channels a CPU thread takes: a cache line
 
-k::BatchNormShape shape_of(const at::Tensor& x, int64_t domains, bool relu) {
+k::BatchNormShape shape_of(const at::Tensor& x, int64_t domains, double slope) {
   k::BatchNormShape shape;
   shape.domains = domains;
   shape.channels = x.size(1);
   shape.rows = x.numel() / (shape.channels * domains);
   shape.type = kernel_type(x);
-  shape.relu = relu;
+  shape.slope = static_cast<float>(slope);
   shape.end = shape.channels;
   return shape;
 }
@@ -51,7 +54,8 @@ void launch_shared(
 }
 
 at::Tensor scratch_for(const at::Tensor& x, const k::BatchNormShape& shape) {
-  const auto count = static_cast<int64_t>(k::batch_norm_scratch(shape));
+  const auto count =
+      x.is_cuda() ? static_cast<int64_t>(k::batch_norm_scratch(shape)) : 0;
   return at::empty({count}, x.options().dtype(at::kFloat));
 }
 
@@ -65,9 +69,9 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
       const at::Tensor& bias,
       torch::nn::BatchNorm2dImpl* layer,
       int64_t domains,
-      bool relu) {
+      double slope) {
     k::BatchNormForward n;
-    static_cast<k::BatchNormShape&>(n) = shape_of(x, domains, relu);
+    static_cast<k::BatchNormShape&>(n) = shape_of(x, domains, slope);
     const auto sums =
         at::empty({2, domains, n.channels}, x.options().dtype(at::kFloat));
     auto y = at::empty_like(x);
@@ -88,7 +92,7 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
         x, &k::cpu::batch_norm_forward, &k::cuda::batch_norm_forward, n);
     context->save_for_backward({x, y, weight, bias, sums});
     context->saved_data["domains"] = domains;
-    context->saved_data["relu"] = relu;
+    context->saved_data["slope"] = slope;
     context->saved_data["past"] = past.has_value();
     return y;
   }
@@ -102,7 +106,7 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     static_cast<k::BatchNormShape&>(n) = shape_of(
         x,
         context->saved_data["domains"].toInt(),
-        context->saved_data["relu"].toBool());
+        context->saved_data["slope"].toDouble());
     const auto dy = gradients[0].contiguous(kLast);
     auto dx = at::empty_like(x);
     auto dpast =
@@ -173,7 +177,7 @@ at::Tensor normalise(
     const at::Tensor& past,
     torch::nn::BatchNorm2d& layer,
     int64_t domains,
-    bool relu) {
+    double slope) {
   if (layer->is_training()) {
     layer->num_batches_tracked += domains;
   }
@@ -185,25 +189,35 @@ at::Tensor normalise(
         layer->bias,
         layer.get(),
         domains,
-        relu);
+        slope);
   }
   auto y = plain(x, layer, domains);
   if (past.defined()) {
     y = y.add_(past);
   }
-  return relu ? y.relu_() : y;
+  return slope == kLinear ? y
+         : slope == kRelu ? y.relu_()
+                          : at::leaky_relu_(y, slope);
 }
 
 }  // namespace
 
 at::Tensor
 norm(const at::Tensor& x, torch::nn::BatchNorm2d& layer, int64_t domains) {
-  return normalise(x, {}, layer, domains, false);
+  return normalise(x, {}, layer, domains, kLinear);
 }
 
 at::Tensor
 norm_relu(const at::Tensor& x, torch::nn::BatchNorm2d& layer, int64_t domains) {
-  return normalise(x, {}, layer, domains, true);
+  return normalise(x, {}, layer, domains, kRelu);
+}
+
+at::Tensor norm_leaky_relu(
+    const at::Tensor& x,
+    torch::nn::BatchNorm2d& layer,
+    double slope,
+    int64_t domains) {
+  return normalise(x, {}, layer, domains, slope);
 }
 
 at::Tensor norm_add_relu(
@@ -211,7 +225,7 @@ at::Tensor norm_add_relu(
     const at::Tensor& past,
     torch::nn::BatchNorm2d& layer,
     int64_t domains) {
-  return normalise(x, past, layer, domains, true);
+  return normalise(x, past, layer, domains, kRelu);
 }
 
 }  // namespace lockstep::models

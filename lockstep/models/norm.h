@@ -1,8 +1,8 @@
 #pragma once
 
-// BatchNorm with what follows it in a residual network, over batches that hold
-// several domains of equally many images (backbone.h): y = norm(x), relu(norm
-// (x)), relu(norm(x) + past). In training each domain is normalised by its own
+// BatchNorm with what follows it, over batches that hold several domains of
+// equally many images (backbone.h): y = norm(x), relu(norm(x)), leaky or not,
+// relu(norm(x) + past). In training each domain is normalised by its own
 // statistics, and the running ones move once for each, in order; else the
 // running ones normalise all. In channels_last, fp32 on a CPU and bf16 on a
 // GPU, one function of lockstep/kernels does all of it (batch_norm.h);
@@ -18,6 +18,13 @@ norm(const at::Tensor& x, torch::nn::BatchNorm2d& layer, int64_t domains = 1);
 at::Tensor norm_relu(
     const at::Tensor& x,
     torch::nn::BatchNorm2d& layer,
+    int64_t domains = 1);
+
+// With a ReLU that keeps `slope` of what is below zero.
+at::Tensor norm_leaky_relu(
+    const at::Tensor& x,
+    torch::nn::BatchNorm2d& layer,
+    double slope,
     int64_t domains = 1);
 
 at::Tensor norm_add_relu(

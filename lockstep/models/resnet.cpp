@@ -3,6 +3,7 @@
 #include <torch/nn/init.h>
 #include <torch/types.h>
 
+#include "lockstep/models/max_pool.h"
 #include "lockstep/models/norm.h"
 #include "lockstep/models/small_conv.h"
 #include "lockstep/models/winograd.h"
@@ -101,7 +102,7 @@ Resnet::Resnet(const ResnetShape& shape, int64_t channels) {
 
 at::Tensor Resnet::forward(const at::Tensor& images, int64_t domains) {
   auto x = norm_relu(convolve(conv1_, images), bn1_, domains);
-  x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
+  x = max_pool(x, {.window = 3, .padding = 1});
   for (const auto& block : blocks_) {
     x = block->forward(x, domains);
   }

@@ -23,6 +23,15 @@ at::Tensor loss_fake(const at::Tensor& logits) {
   return at::softplus(logits).mean();
 }
 
+// Real and fake images go through the discriminator together, each normalised
+// by its own statistics: one large batch is faster than two small ones.
+constexpr int64_t kDomains = 2;
+at::Tensor side_by_side(const at::Tensor& real, const at::Tensor& fake) {
+  const auto like =
+      real.to(fake.scalar_type()).contiguous(fake.suggest_memory_format());
+  return at::cat({like, fake});
+}
+
 at::Tensor fixed_noise(int64_t count, int64_t nz, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return at::randn({count, nz, 1, 1}, generator);
@@ -257,9 +266,14 @@ collective::Timing DcganPair::update(
       AutocastGuard autocast(context_.device, precision);
       fakes.push_back(generator_->forward(micro.noise));
       const bool bytes = micro.real.scalar_type() == at::kByte;
-      on_real = train::widened(discriminator_->forward(
-          bytes ? reader_.read_images(micro.real) : micro.real));
-      on_fake = train::widened(discriminator_->forward(fakes[i].detach()));
+      const auto both = side_by_side(
+          bytes ? reader_.read_images(micro.real) : micro.real,
+          fakes[i].detach());
+      const auto logits =
+          train::widened(discriminator_->forward(both, kDomains))
+              .chunk(kDomains);
+      on_real = logits[0];
+      on_fake = logits[1];
     }
     const auto loss = loss_real(on_real) + loss_fake(on_fake);
     hold_until_last(*for_discriminator_.strategy, i, micros.size());
