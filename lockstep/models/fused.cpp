@@ -46,6 +46,11 @@ float* data_of(const at::Tensor& tensor) {
                                                 : nullptr;
 }
 
+// Of a norm's parameter: kernels take fp32; sharded ones are bf16.
+at::Tensor as_floats(const at::Tensor& parameter) {
+  return parameter.detach().to(at::kFloat);
+}
+
 // [m, k] x [n, k]^T + bias.
 at::Tensor
 product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -131,6 +136,8 @@ Normed norm(
   result.y = at::empty_like(x);
   result.mean = floats(x, x.size(0));
   result.rstd = floats(x, x.size(0));
+  const auto scale = as_floats(weight);
+  const auto shift = as_floats(bias);
   k::NormForward n;
   n.rows = x.size(0);
   n.dim = x.size(1);
@@ -138,8 +145,8 @@ Normed norm(
   n.type = kernel_type(x);
   n.x = x.data_ptr();
   n.delta = delta.defined() ? delta.data_ptr() : nullptr;
-  n.weight = weight.data_ptr<float>();
-  n.bias = bias.data_ptr<float>();
+  n.weight = scale.data_ptr<float>();
+  n.bias = shift.data_ptr<float>();
   n.sum = delta.defined() ? result.sum.data_ptr() : nullptr;
   n.y = result.y.data_ptr();
   n.mean = data_of(result.mean);
@@ -159,6 +166,7 @@ at::Tensor norm_backward(
     const Sink* dcolumns) {
   const auto scratch =
       floats(dy, static_cast<int64_t>(k::norm_scratch(dy.size(1))));
+  const auto scale = as_floats(weight);
   k::NormBackward n;
   n.rows = dy.size(0);
   n.dim = dy.size(1);
@@ -166,7 +174,7 @@ at::Tensor norm_backward(
   n.dy = dy.data_ptr();
   n.sum = normed.sum.data_ptr();
   n.residual = residual.defined() ? residual.data_ptr() : nullptr;
-  n.weight = weight.data_ptr<float>();
+  n.weight = scale.data_ptr<float>();
   n.mean = data_of(normed.mean);
   n.rstd = data_of(normed.rstd);
   n.dx = dy.data_ptr();

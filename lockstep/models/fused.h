@@ -2,9 +2,11 @@
 
 // A transformer's parts as autograd functions over lockstep/kernels: on a GPU
 // in bf16, or through the CPU twins (fp32 or bf16) in tests. Parameters stay
-// fp32; `copies` hold them in the type of the arithmetic. Gradients of
-// parameters are added straight to their .grad where it is there (a bucket of
-// Ddp's), and returned to autograd where it is not; hooks run either way.
+// fp32 where a rank has all of them; `copies` hold them in the type of the
+// arithmetic, which gathered ones (Fsdp) have themselves. Gradients of
+// parameters are summed in fp32 and added straight to their .grad where it is
+// there (a bucket of Ddp's, what travels of Fsdp's), and returned to autograd
+// where it is not; hooks run either way.
 
 #include <ATen/core/Tensor.h>
 

@@ -2,8 +2,8 @@
 
 // Where a custom function puts a parameter's gradient, summed in fp32 (or the
 // type it names): straight into .grad when it is there with the parameter's
-// layout (a bucket of Ddp's), else in memory of its own that autograd then
-// adds. Hooks run either way.
+// layout (a bucket of Ddp's, a block of Fsdp's), else in memory of its own that
+// autograd then adds. Hooks run either way.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros_like.h>

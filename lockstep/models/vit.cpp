@@ -193,8 +193,8 @@ at::Tensor Vit::as_patches(const at::Tensor& images) const {
 
 at::Tensor Vit::forward_patches(const at::Tensor& patches) {
   std::vector<at::Tensor> parameters = {patches_->weight};
-  for (const auto& block : blocks_) {
-    for (const auto& parameter : block->ordered()) {
+  for (size_t i = 0; i < blocks_.size() && !sharded_; ++i) {
+    for (const auto& parameter : blocks_[i]->ordered()) {
       parameters.push_back(parameter);
     }
   }
@@ -216,16 +216,45 @@ at::Tensor Vit::forward_patches(const at::Tensor& patches) {
   tokens.x =
       (embedded + places.to(embedded.scalar_type())).view({-1, options_.dim});
   for (size_t i = 0; i < blocks_.size(); ++i) {
+    shape.first_only = i + 1 == blocks_.size();
+    if (sharded_) {
+      tokens = run_sharded(*blocks_[i], tokens, shape);
+      continue;
+    }
     BlockParameters of_block;
     std::copy_n(
         copies.begin() + 1 + static_cast<int64_t>(i * kBlockParameters),
         kBlockParameters,
         of_block.begin());
-    shape.first_only = i + 1 == blocks_.size();
     tokens = fused_block(tokens, blocks_[i]->ordered(), of_block, shape);
   }
   // Small from here on, and in fp32.
-  return head_(norm_((tokens.x + tokens.delta).to(at::kFloat)));
+  const auto wide = [](const at::Tensor& tensor) {
+    return tensor.to(at::kFloat);
+  };
+  const auto last = at::layer_norm(
+      wide(tokens.delta.defined() ? tokens.x + tokens.delta : tokens.x),
+      {options_.dim},
+      wide(norm_->weight),
+      wide(norm_->bias),
+      options_.norm_eps);
+  return at::linear(last, wide(head_->weight), wide(head_->bias));
+}
+
+// The sum is made between blocks: a runner passes one tensor on.
+Residual Vit::run_sharded(
+    VitBlock& block,
+    const Residual& tokens,
+    const BlockShape& shape) {
+  const RunBlock run = [&](const at::Tensor& x) {
+    BlockParameters gathered = block.ordered();
+    for (auto& parameter : gathered) {
+      parameter = parameter.detach();
+    }
+    const auto next = fused_block({x, {}}, block.ordered(), gathered, shape);
+    return next.x + next.delta;
+  };
+  return {runner_ ? runner_(block, tokens.x, run) : run(tokens.x), {}};
 }
 
 at::Tensor Vit::forward(const at::Tensor& images) {
@@ -238,7 +267,10 @@ at::Tensor Vit::forward(const at::Tensor& images) {
   auto tokens =
       at::cat({cls_token_.expand({batch, -1, -1}), patches}, 1) + pos_embed_;
   for (const auto& block : blocks_) {
-    tokens = runner_ ? runner_(*block, tokens) : block->forward(tokens);
+    const RunBlock run = [&block](const at::Tensor& x) {
+      return block->forward(x);
+    };
+    tokens = runner_ ? runner_(*block, tokens, run) : run(tokens);
   }
   return head_(norm_(tokens.select(1, 0)));
 }

@@ -65,9 +65,13 @@ class VitBlock : public torch::nn::Module {
 
 class Vit : public torch::nn::Module {
  public:
-  // Runs a block on its tokens, in some other way than block.forward(tokens).
-  using BlockRunner =
-      std::function<at::Tensor(VitBlock& block, const at::Tensor& tokens)>;
+  // Runs a block on its tokens: by `run`, which is how the model would, or in
+  // some other way.
+  using RunBlock = std::function<at::Tensor(const at::Tensor& tokens)>;
+  using BlockRunner = std::function<at::Tensor(
+      VitBlock& block,
+      const at::Tensor& tokens,
+      const RunBlock& run)>;
   explicit Vit(const VitOptions& options);
   // From outside: recompute, sharding. Null: plainly.
   void run_blocks_by(BlockRunner runner) { runner_ = std::move(runner); }
@@ -80,8 +84,12 @@ class Vit : public torch::nn::Module {
   const VitOptions& options() const { return options_; }
 
   // Computes with lockstep/kernels from now on, in the type of the patches.
-  // Needs kernels_fit() and the patch weights in channels_last.
-  void use_kernels(Keep keep) { keep_ = keep; }
+  // Needs kernels_fit() and the patch weights in channels_last. `sharded`: the
+  // weights have that type, and a block's are there while the runner runs it.
+  void use_kernels(Keep keep, bool sharded = false) {
+    keep_ = keep;
+    sharded_ = sharded;
+  }
   bool uses_kernels() const { return keep_.has_value(); }
   static bool kernels_fit(const VitOptions& options);
   int64_t length() const { return pos_embed_.size(1); }  // tokens a sample
@@ -91,9 +99,12 @@ class Vit : public torch::nn::Module {
 
  private:
   at::Tensor as_patches(const at::Tensor& images) const;
+  Residual
+  run_sharded(VitBlock& block, const Residual& tokens, const BlockShape& shape);
 
   VitOptions options_;
   std::optional<Keep> keep_;
+  bool sharded_ = false;
   Copies copies_;
   at::Tensor cls_token_;
   at::Tensor pos_embed_;

@@ -90,6 +90,12 @@ Exchange::Flight Exchange::gather(
     const collective::Pieces& pieces,
     const at::Tensor& part,
     const at::Tensor& whole) {
+  if (group_.size() == 1 && !direct_) {
+    for (const auto& piece : pieces.list) {
+      in_whole(whole, piece, 1).copy_(in_packed(part.unsqueeze(0), piece));
+    }
+    return {};
+  }
   if (direct_) {
     return {
         group_.gather_pieces_async(
@@ -114,6 +120,12 @@ Exchange::Flight Exchange::scatter(
     const collective::Pieces& pieces,
     const at::Tensor& whole,
     const at::Tensor& part) {
+  if (group_.size() == 1 && !direct_) {
+    for (const auto& piece : pieces.list) {
+      in_packed(part.unsqueeze(0), piece).copy_(in_whole(whole, piece, 1));
+    }
+    return {};
+  }
   if (direct_) {
     return {
         group_.scatter_pieces_async(

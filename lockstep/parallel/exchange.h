@@ -2,9 +2,10 @@
 
 // Moves tensors between the part that each rank holds and the whole that all
 // compute with: one collective for all tensors of a unit, and no copy beside
-// it where the communicator takes pieces. Elsewhere they are packed (several
-// hosts, MPI, NCCL), and pass through host memory where a GPU's collective
-// needs that. Counts the memory it gives out. One thread.
+// it where the communicator takes pieces. A rank alone copies within its
+// device. Elsewhere they are packed (several hosts, MPI, NCCL), and pass
+// through host memory where a GPU's collective needs that. Counts the memory it
+// gives out. One thread.
 
 #include <ATen/core/Tensor.h>
 

@@ -61,6 +61,7 @@ struct Fsdp::State {
   at::Tensor extra;  // a part that is added to what an earlier batch gave
   size_t reducing = kNone;
   Exchange::Flight reduction;
+  bool direct_gradients = false;
   bool held = false;
   bool in_step = false;
   bool is_open = false;
@@ -340,12 +341,14 @@ void Fsdp::State::on_gradient(size_t unit, size_t i) {
   auto& parameter = units[unit].parameters()[i];
   const auto target = units[unit].view(courses[unit].gradients, i);
   auto& gradient = parameter.tensor.mutable_grad();
-  if (parameter.arrived) {
+  const bool there =
+      gradient.defined() && gradient.data_ptr() == target.data_ptr();
+  if (!there && parameter.arrived) {
     target.add_(gradient);
-  } else {
+  } else if (!there) {
     target.copy_(gradient);
-    parameter.arrived = true;
   }
+  parameter.arrived = true;
   gradient = at::Tensor();
   group.progress();
 }
@@ -355,6 +358,15 @@ void Fsdp::State::before_backward(size_t unit) {
   ensure(unit);
   if (unit > 0) {
     launch_gather(unit - 1);
+  }
+  if (direct_gradients) {
+    take_buffer(unit);
+    courses[unit].gradients.zero_();
+    auto& members = units[unit].parameters();
+    for (size_t i = 0; i < members.size(); ++i) {
+      members[i].tensor.mutable_grad() =
+          units[unit].view(courses[unit].gradients, i);
+    }
   }
 }
 
@@ -379,6 +391,7 @@ void Fsdp::State::reduce(size_t unit) {
       units[unit].view(course.gradients, i).zero_();
     }
     members[i].arrived = false;
+    members[i].tensor.mutable_grad() = at::Tensor();
   }
   if (alone) {
     course.gradients = at::Tensor();
@@ -432,6 +445,7 @@ Fsdp::Fsdp(
     throw std::invalid_argument("fsdp: the model has no parameters");
   }
   state_ = std::make_shared<State>(group, parameters.front().second.device());
+  state_->direct_gradients = options.direct_gradients;
   state_->make_units(parameters, blocks, options.compute);
   state_->make_memory();
   State::hook(state_);

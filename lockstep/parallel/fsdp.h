@@ -34,6 +34,9 @@ struct FsdpOptions {
   // Of the gathered weights and the arithmetic; parts and reductions keep the
   // parameters' type.
   std::optional<at::ScalarType> compute{};
+  // The blocks' functions add to .grad where it is there (models/sink.h): it is
+  // what travels then, and no gradient is rounded or copied on its way.
+  bool direct_gradients = false;
 };
 
 class Fsdp : public Strategy {

@@ -144,6 +144,7 @@ Trained make_trained(
     if (context.trainer.precision == "bf16") {
       fsdp.compute = at::kBFloat16;
     }
+    fsdp.direct_gradients = options.direct_gradients;
     result.strategy = std::make_unique<parallel::Fsdp>(
         parameters, options.blocks, *context.group, fsdp);
   } else {

@@ -71,6 +71,8 @@ struct TrainedOptions {
   std::function<double(const std::string&)> rate{};
   // The parameters of each block, in order: what trainer.strategy=fsdp shards.
   std::vector<std::vector<at::Tensor>> blocks{};
+  // The blocks' functions add to .grad themselves (parallel/fsdp.h).
+  bool direct_gradients = false;
 };
 // One update: on a GPU without waiting, `rate` there holding the learning rate.
 void update(const Trained& trained, double lr, const at::Tensor& rate);

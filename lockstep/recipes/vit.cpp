@@ -360,6 +360,8 @@ VitTrainer::VitTrainer(
   trained.decays = [](const at::Tensor& tensor) {
     return tensor.dim() >= 2 && tensor.size(0) != 1;
   };
+  const bool fast = VitStep::fits(options, context);
+  trained.direct_gradients = fast;
   std::map<const models::VitBlock*, size_t> places;
   for (const auto& block : model_->blocks()) {
     places.emplace(block.get(), places.size());
@@ -368,14 +370,16 @@ VitTrainer::VitTrainer(
   auto made = make_trained(*model_, optim, context_, trained);
   strategy_ = std::move(made.strategy);
   optimizer_ = std::move(made.optimizer);
-  model_->run_blocks_by(
-      [this, places](models::VitBlock& block, const at::Tensor& tokens) {
-        return strategy_->run_block(
-            places.at(&block), tokens, [&](const at::Tensor& input) {
-              return run_block(block, input);
-            });
-      });
-  if (VitStep::fits(options, context) && !strategy_->shards()) {
+  model_->run_blocks_by([this, places](
+                            models::VitBlock& block,
+                            const at::Tensor& tokens,
+                            const models::Vit::RunBlock& run) {
+    return strategy_->run_block(
+        places.at(&block), tokens, [&](const at::Tensor& input) {
+          return fast_ ? run(input) : run_block(block, input);
+        });
+  });
+  if (fast) {
     fast_ = std::make_unique<VitStep>(
         *model_, *strategy_, *optimizer_, context_, label_smoothing);
   }
@@ -463,7 +467,8 @@ void VitTrainer::set_recompute(train::Recompute mode) {
     model_->use_kernels(
         mode == train::Recompute::kNone        ? Keep::kAll
         : mode == train::Recompute::kAttention ? Keep::kCheap
-                                               : Keep::kLeast);
+                                               : Keep::kLeast,
+        strategy_->shards());
   }
 }
 
@@ -473,10 +478,12 @@ void VitTrainer::trial(int64_t count) {
     return;
   }
   const auto& options = model_->options();
-  const auto type = model_->parameters().front().options();
+  // As a step's: fp32, whatever the weights are.
   const auto images = at::zeros(
       {count, options.channels, options.image_size, options.image_size},
-      type.requires_grad(false).memory_format(at::MemoryFormat::ChannelsLast));
+      at::TensorOptions(at::kFloat)
+          .device(context_.device)
+          .memory_format(at::MemoryFormat::ChannelsLast));
   const auto labels =
       at::zeros({count}, at::TensorOptions(at::kLong).device(context_.device));
   strategy_->rehearse([&] { loss(logits(images), labels).backward(); });

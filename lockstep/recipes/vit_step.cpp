@@ -49,8 +49,8 @@ VitStep::VitStep(
       graph_(
           context.device,
           context.group->name() != "nccl" && context.world() == 1 &&
-              optimizer.runs_async()) {
-  model_.use_kernels(models::Keep::kAll);
+              !strategy.shards() && optimizer.runs_async()) {
+  model_.use_kernels(models::Keep::kAll, strategy.shards());
   const auto on = at::TensorOptions().device(context.device);
   lr_ = at::zeros({1}, on.dtype(at::kFloat));
   metrics_ = at::zeros({2}, on.dtype(at::kDouble));

@@ -2,8 +2,8 @@
 
 // A training step of the vision transformer that never waits for its device:
 // pixels to patches, forward, backward and update by lockstep/kernels, in a
-// CUDA graph where the batch has its usual size. On a GPU with bf16; tests run
-// it on the CPU's twins. One thread.
+// CUDA graph where the batch has its usual size and the weights are all here.
+// On a GPU with bf16; tests run it on the CPU's twins. One thread.
 
 #include <array>
 #include <map>

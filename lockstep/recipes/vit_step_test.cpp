@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <mutex>
+
 #include "lockstep/collective/factory.h"
 #include "lockstep/data/augment.h"
+#include "lockstep/parallel/rank_threads_test.h"
 #include "lockstep/recipes/setup.h"
 
 // The step on kernels against the step on LibTorch's operations, from the same
@@ -30,6 +33,17 @@ train::OptimConfig optim() {
   return config;
 }
 
+std::shared_ptr<models::Vit> make_model(const train::Context& context) {
+  at::manual_seed(3);
+  auto model = std::make_shared<models::Vit>(kShape);
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : model->parameters()) {
+    parameter.add_(at::randn_like(parameter) * .1);
+  }
+  place(*model, context);
+  return model;
+}
+
 struct Side {
   std::unique_ptr<collective::Communicator> group = collective::make_single();
   train::Context context;
@@ -38,13 +52,7 @@ struct Side {
 
   Side() {
     context.group = group.get();
-    at::manual_seed(3);
-    model = std::make_shared<models::Vit>(kShape);
-    torch::NoGradGuard no_grad;
-    for (auto& parameter : model->parameters()) {
-      parameter.add_(at::randn_like(parameter) * .1);
-    }
-    place(*model, context);
+    model = make_model(context);
     trained = make_trained(*model, optim(), context);
   }
 };
@@ -155,6 +163,84 @@ TEST(VitStep, SeveralBatchesMakeOneStep) {
             whole.model->parameters()[i],
             1e-3,
             1e-4));
+  }
+}
+
+// A rank of a group that has its weights in parts.
+struct ShardedSide {
+  train::Context context;
+  std::shared_ptr<models::Vit> model;
+  Trained trained;
+
+  explicit ShardedSide(collective::Communicator& group) {
+    static std::mutex building;  // LibTorch's generator is everybody's
+    context.group = &group;
+    context.trainer.strategy = "fsdp";
+    TrainedOptions options;
+    {
+      const std::scoped_lock lock(building);
+      model = make_model(context);
+    }
+    for (const auto& block : model->blocks()) {
+      options.blocks.push_back(block->parameters());
+    }
+    options.direct_gradients = true;
+    trained = make_trained(*model, optim(), context, options);
+    model->run_blocks_by([this](
+                             models::VitBlock& block,
+                             const at::Tensor& tokens,
+                             const models::Vit::RunBlock& run) {
+      const size_t index = model->blocks().front().get() == &block ? 0 : 1;
+      return trained.strategy->run_block(index, tokens, run);
+    });
+  }
+};
+
+// Two ranks with half of each batch each, in one part or in two.
+TEST(VitStep, RanksThatShardLearnWhatOneRankLearns) {
+  using models::Keep;
+  const auto pixels =
+      at::randint(256, {8, 12, 12, 3}, at::kByte).permute({0, 3, 1, 2});
+  const auto labels = at::randint(5, {8}, at::kLong);
+  const auto part = [&](int64_t begin, int64_t end) {
+    VitStep::Batch batch;
+    batch.images = pixels.slice(0, begin, end);
+    batch.labels = labels.slice(0, begin, end);
+    batch.weight = static_cast<double>(end - begin) / 8;
+    return batch;
+  };
+  constexpr int kSteps = 3;
+  Side whole;
+  VitStep one(
+      *whole.model,
+      *whole.trained.strategy,
+      *whole.trained.optimizer,
+      whole.context,
+      .1);
+  for (int i = 0; i < kSteps; ++i) {
+    one.run({part(0, 8)}, .01);
+  }
+  const auto expected = one.logits(pixels);
+  for (const Keep keep : {Keep::kAll, Keep::kCheap, Keep::kLeast}) {
+    for (const bool accumulate : {false, true}) {
+      parallel::run_ranks(2, [&](collective::Communicator& group) {
+        ShardedSide side(group);
+        auto& strategy = *side.trained.strategy;
+        VitStep step(
+            *side.model, strategy, *side.trained.optimizer, side.context, .1);
+        side.model->use_kernels(keep, true);
+        EXPECT_FALSE(side.trained.optimizer->runs_async())
+            << "clipping needs the norm of all ranks";
+        step.trial(2);  // leaves no trace
+        const int64_t at = 4 * group.rank();
+        for (int i = 0; i < kSteps; ++i) {
+          accumulate ? step.run({part(at, at + 1), part(at + 1, at + 4)}, .01)
+                     : step.run({part(at, at + 4)}, .01);
+        }
+        const parallel::OpenGuard open(strategy);
+        EXPECT_TRUE(at::allclose(step.logits(pixels), expected, 1e-3, 1e-3));
+      });
+    }
   }
 }
 

@@ -243,7 +243,7 @@ class Comparison {
     row("samples a second", [](const Column& column) {
       return number(column.story.summary.samples_per_second);
     });
-    row("peak GPU memory of a rank", [](const Column& column) {
+    row("peak memory of a rank's GPU", [](const Column& column) {
       return bytes(highest_of(column.story.summary, [](const auto& rank) {
         return rank.gpu_memory_bytes;
       }));

