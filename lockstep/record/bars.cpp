@@ -30,6 +30,21 @@ double sum_of(const Bars& bars, const Bars::Row& row) {
   return sum;
 }
 
+// 3 digits: 950, 12.3k, 3.82M.
+std::string short_number(double value) {
+  constexpr double kThousand = 1000;
+  std::string_view unit;
+  for (const std::string_view next : {"k", "M", "G", "T"}) {
+    // From where 3 digits would round up to the next unit.
+    if (value < kThousand - .5) {
+      break;
+    }
+    value /= kThousand;
+    unit = next;
+  }
+  return fmt::format("{:.3g}{}", value, unit);
+}
+
 }  // namespace
 
 std::string bars_svg(const Bars& bars) {
@@ -107,11 +122,14 @@ std::string bars_svg(const Bars& bars) {
                 value,
                 share));
       }
-      if (!thin && extent > text_width(share, 11) + 6) {
+      // One part is all of it: its value says more.
+      const std::string inside =
+          bars.parts.size() == 1 ? short_number(value) : share;
+      if (!thin && extent > text_width(inside, 11) + 6) {
         svg.text(
             x + extent / 2,
             y + row_height / 2 + 4,
-            share,
+            inside,
             part % 8 >= 3 && part % 8 <= 5 ? "inside-dark" : "inside",
             Anchor::kMiddle);
       }

@@ -186,6 +186,18 @@ TEST(Bars, SharesAreWritten) {
   EXPECT_THAT(svg, HasSubstr(">rank 1</text>"));
 }
 
+TEST(Bars, OnePartHasItsValueWritten) {
+  Bars bars;
+  bars.parts = {"samples"};
+  bars.rows = {
+      {"a", {3819123}}, {"b", {2999700}}, {"c", {999600}}, {"d", {950}}};
+  const std::string svg = bars_svg(bars);
+  EXPECT_THAT(svg, HasSubstr(">3.82M<"));
+  EXPECT_THAT(svg, HasSubstr(">3M<"));
+  EXPECT_THAT(svg, HasSubstr(">1M<"));
+  EXPECT_THAT(svg, Not(HasSubstr(">100%<")));
+}
+
 TEST(Bars, OddInputGivesAPicture) {
   Bars bars;
   EXPECT_THAT(bars_svg(bars), HasSubstr("no data"));
