@@ -167,6 +167,26 @@ TEST(NormTest, ThreadsChangeNothing) {
   EXPECT_TRUE(at::equal(results[0], results[2]));
 }
 
+// Kill and resume must give equal bits, wherever memory lies the second time.
+TEST(NormTest, AddressesChangeNothing) {
+  for (const int64_t channels : {4, 8, 16, 24}) {
+    at::Tensor first;
+    std::vector<at::Tensor> others;
+    for (int64_t turn = 0; turn < 40; ++turn) {
+      at::manual_seed(3);
+      const auto x =
+          at::randn({8, channels, 4, 4}).contiguous(kLast).requires_grad_();
+      torch::nn::BatchNorm2d layer(channels);
+      norm_leaky_relu(x, layer, .2, 2).square().sum().backward();
+      const auto all = at::cat(
+          {x.grad().flatten(), layer->weight.grad(), layer->running_var});
+      first = first.defined() ? first : all;
+      EXPECT_TRUE(at::equal(first, all)) << channels << " turn " << turn;
+      others.push_back(at::empty({1 + 3 * turn}));  // the next ones lie apart
+    }
+  }
+}
+
 TEST(NormTest, RunningStatisticsInEvaluation) {
   auto layer = make_layer(16);
   layer->running_mean.uniform_(-1, 1);
