@@ -189,10 +189,11 @@ def test_domains_that_cannot_be_meant(tmp_path):
         return refused(train(*words(root, *small, *more)), *parts)
 
     no("no domain 'attic'", "amazon, dslr, webcam", more=["data.target=attic"])
-    no("both 'webcam'", more=["data.source=webcam"])
+    no("'webcam' are the same", more=["data.source=webcam"])
+    no("'webcam/' and", "are the same", more=["data.source=webcam/"])
     no("needs data.root", more=["data.target="])
     no("accepted: folder, synthetic", more=["data=mnist"])
-    no("batch_size=1 has no covariance", more=["data.batch_size=1"])
+    no("batch_size=1: the distance between domains needs 2", more=["data.batch_size=1"])
     no("batch_size=7", "shard of 6 samples", more=["data.batch_size=7"])
     no("data.resize=15 is smaller", more=["data.resize=15"])
     no("covariance=global is for", more=["covariance=global", "transfer_loss=mmd"])

@@ -255,6 +255,25 @@ def test_upscale_of_a_folder_makes_all_it_can(tmp_path, run):
     }
 
 
+def test_upscale_replaces_none_of_its_images(tmp_path, run):
+    images = tmp_path / "images"
+    for name, size in (("a.png", (3, 4)), ("a-x4.png", (5, 4))):
+        picture(images / name, 3, size)
+    before = (images / "a-x4.png").read_bytes()
+    trained(
+        "esrgan", "upscale", f"image={images}", f"out={images}", "trainer.device=cpu",
+        f"checkpoint={run / 'checkpoints' / 'best.safetensors'}",
+    )
+    assert (images / "a-x4.png").read_bytes() == before
+    sizes = {path.name: Image.open(path).size for path in images.iterdir()}
+    assert sizes == {
+        "a.png": (3, 4),
+        "a-x4.png": (5, 4),
+        "a.png-x4.png": (12, 16),
+        "a-x4-x4.png": (20, 16),
+    }
+
+
 def generator_file(path, blocks, filters=8):
     """A generator whose blocks matter, under the plain names."""
     torch.manual_seed(1)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <optional>
 
@@ -272,6 +273,15 @@ TransferTrainerOptions DeepcoralConfig::options(
 
 namespace {
 
+// Also when a folder has two spellings.
+bool is_same_domain(const DomainsConfig& data) {
+  const std::filesystem::path root = data.root;
+  std::error_code absent;
+  return data.source == data.target ||
+         std::filesystem::equivalent(
+             root / data.source, root / data.target, absent);
+}
+
 // What single keys cannot tell; throws std::invalid_argument.
 void check_config(const DeepcoralConfig& config) {
   const auto refuse = [](const std::string& why) {
@@ -290,14 +300,18 @@ void check_config(const DeepcoralConfig& config) {
         "needs data.root, a folder of domains, and data.source and "
         "data.target, two of them");
   }
-  if (data.name == "folder" && data.source == data.target) {
+  if (data.name == "folder" && is_same_domain(data)) {
     refuse(
         fmt::format(
-            "data.source and data.target are both '{}'; adaptation needs two",
-            data.source));
+            "data.source '{}' and data.target '{}' are the same; adaptation "
+            "needs two",
+            data.source,
+            data.target));
   }
   if (data.batch_size == 1) {
-    refuse("data.batch_size=1 has no covariance; accepted: 2 and more");
+    refuse(
+        "data.batch_size=1: the distance between domains needs 2 samples of "
+        "each and more");
   }
   if (data.crop_from() < data.image_size) {
     refuse(

@@ -279,7 +279,8 @@ void EsrganConfig::bind(config::Binder& b) {
   b.field(
       "tile",
       tile,
-      "side of the tiles of 'upscale' in pixels of the input; 0: whole images",
+      "side of the tiles of 'upscale' in pixels of the input, 32 and more; 0: "
+      "whole images",
       config::at_least(0));
   b.field("out", out, "run directory; default: runs/<id>");
   b.field("checkpoint", checkpoint, "file for the verbs 'test', 'upscale'");

@@ -193,20 +193,24 @@ struct Task {
   fs::path to;
 };
 
-// Each image has a file of its own: where two differ by their endings only, the
-// second is named by its whole file name. The names depend on all images, so
-// that ranks agree on them.
+// Each image has a file of its own, which is none of the images: where two
+// differ by their endings only, or a name is that of an image, the whole file
+// name is taken. The names depend on all images, so that ranks agree on them.
 std::vector<Task> tasks_of(
     const std::vector<std::string>& files,
     const std::string& out) {
   std::set<fs::path> taken;
+  for (const auto& file : files) {
+    taken.insert(fs::weakly_canonical(file));
+  }
   std::vector<Task> tasks;
   for (const fs::path from : files) {
     const fs::path folder = out.empty() ? from.parent_path() : fs::path(out);
     fs::path to = folder / (from.stem().string() + "-x4.png");
-    if (!taken.insert(to).second) {
-      to = folder / (from.filename().string() + "-x4.png");
-      taken.insert(to);
+    auto name = from.filename().string();
+    while (!taken.insert(fs::weakly_canonical(to)).second) {
+      to = folder / (name + "-x4.png");
+      name += "-x4";
     }
     tasks.push_back({from, to});
   }
