@@ -49,6 +49,13 @@ from trainer import (
         (["vit", "model.hedas=3"], ["model.hedas", "heads"]),
         (["dcgan", "optim.lr=fast"], ["optim.lr", "fast", "number"]),
         (["dcgan", "optim.lr=-1"], ["optim.lr", "-1"]),
+        (["dcgan", "optim.lr=.inf"], ["optim.lr", "above 0"]),
+        (["dcgan", "optim.beta1=1"], ["optim.beta1", "below 1"]),
+        (["vit", "mixup=.inf"], ["mixup", "between 0 and 1000"]),
+        (["vit", "model.dim=3000000"], ["model.dim", "65536"]),
+        (["vit", "data.classes=3000000000"], ["data.classes", "1 and 1000"]),
+        (["vit", "data.length=9223372036854775807"], ["data.length"]),
+        (["vit", "trainer.min_epochs=3", "trainer.max_epochs=2"], ["min_epochs=3"]),
         (["dcgan", "data.batch_size=0"], ["data.batch_size", "0"]),
         (["dcgan", "data.batch_size=2.5"], ["data.batch_size", "2.5"]),
         (["vit", "flip=perhaps"], ["flip", "perhaps", "true"]),
@@ -144,6 +151,12 @@ def test_a_batch_larger_than_the_shard(tmp_path):
         )
 
 
+@pytest.mark.parametrize("size", [10**6, 4 * 10**9, 10**12])
+def test_a_giant_batch_is_refused_without_trials(tmp_path, size):
+    done = train(*VIT, f"data.batch_size={size}", f"out={tmp_path / 'run'}", timeout=60)
+    refused(done, f"data.batch_size={size} is larger than a rank's shard of 48")
+
+
 def write_idx(folder, prefix, count):
     folder.mkdir(parents=True, exist_ok=True)
     pixels = bytes(range(256)) * (count * 28 * 28 // 256 + 1)
@@ -219,6 +232,12 @@ def test_images_without_classes_are_no_input_of_vit(tmp_path):
     refused(train(*words), str(root), "images without classes", "<class>/*.png")
 
 
+def test_one_class_is_nothing_to_tell_apart(tmp_path):
+    make_images(tmp_path / "set" / "cats")
+    words = [*VIT, "data=folder", f"data.root={tmp_path / 'set'}"]
+    refused(train(*words, f"out={tmp_path / 'run'}"), "one class, 'cats'", "two and more")
+
+
 def test_early_stop_without_validation_is_told(tmp_path):
     root = tmp_path / "set"
     for name in ("cat", "dog"):
@@ -274,6 +293,29 @@ def test_ranks_tell_their_checkpoint_first(tmp_path):
     with Ranks(tmp_path, words, cwd=lambda rank: tmp_path) as ranks:
         assert ranks.wait(60) == [2, 2], ranks.output()
         assert str(none) in ranks.output(0) and str(none) in ranks.output(1)
+
+
+def test_a_test_of_another_recipe_is_told_before_data(tmp_path, finished):
+    env = clean_environment(LOCKSTEP_DATA=tmp_path / "cache")
+    done = train("dcgan", "test", f"checkpoint={finished}", env=env, cwd=tmp_path)
+    refused(done, str(finished), "of the recipe 'vit', not of 'dcgan'")
+
+
+def test_nothing_to_resume_is_told(tmp_path):
+    run = tmp_path / "run"
+    done = trained(*VIT, f"out={run}", "trainer.resume=auto", "trainer.max_steps=1")
+    assert f"nothing to resume at {run / 'checkpoints'}" in done.stdout + done.stderr
+    assert "0.0 samples/s" not in done.stdout, "one step has no speed"
+
+
+@pytest.mark.skipif(not os.path.exists(LOCKSTEP), reason="no control program here")
+def test_a_run_under_lockstep_has_one_folder(tmp_path):
+    done = subprocess.run(
+        [LOCKSTEP, "run", "--runs-dir", tmp_path / "runs", "--", TRAIN, *VIT, "out=here"],
+        env=clean_environment(), cwd=tmp_path, timeout=120, capture_output=True, text=True,
+    )
+    refused(done, "out=here: under lockstep the run directory is", code=1)
+    assert not (tmp_path / "here").exists()
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,19 @@ Result<std::optional<T>> parsed(
   return std::optional<T>(value);
 }
 
+// As in a job file.
+template <class T>
+Result<void> expect_above_zero(
+    const std::optional<T>& limit,
+    const char* option) {
+  if (limit && *limit <= T{}) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{} must be above 0: nothing would run", option));
+  }
+  return {};
+}
+
 // What belongs to machines of a cloud needs one.
 Result<void> check_rented(const RunOptions& options, const Job& job) {
   const auto& resources = job.resources;
@@ -166,10 +179,12 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
   job.grace = grace.value_or(job.grace);
   LOCKSTEP_ASSIGN(
       const auto budget, parsed(options.budget, "--budget", parse_money));
+  LOCKSTEP_TRY(expect_above_zero(budget, "--budget"));
   job.budget = budget ? budget : job.budget;
   LOCKSTEP_ASSIGN(
       const auto longest,
       parsed(options.max_duration, "--max-duration", parse_duration));
+  LOCKSTEP_TRY(expect_above_zero(longest, "--max-duration"));
   job.max_duration = longest ? longest : job.max_duration;
   std::error_code ignored;
   if (!fs::is_directory(job.workdir, ignored)) {
@@ -213,6 +228,7 @@ Result<ResolvedJob> resolve_job(
   }
   LOCKSTEP_ASSIGN(
       priced.timeout, parsed(options.timeout, "--timeout", parse_duration));
+  LOCKSTEP_TRY(expect_above_zero(priced.timeout, "--timeout"));
   if (priced.price && *priced.price < Money()) {
     return Error(ErrorCode::kInvalidInput, "--price must be at least 0");
   }

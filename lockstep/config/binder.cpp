@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -169,13 +170,13 @@ void Binder::State::report_unknown(
 
 Bound at_least(double minimum) {
   return {
-      [=](double value) { return value >= minimum; },
+      [=](double value) { return value >= minimum && std::isfinite(value); },
       "at least " + internal::yaml(minimum)};
 }
 
 Bound above(double minimum) {
   return {
-      [=](double value) { return value > minimum; },
+      [=](double value) { return value > minimum && std::isfinite(value); },
       "above " + internal::yaml(minimum)};
 }
 

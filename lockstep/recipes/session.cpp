@@ -157,7 +157,17 @@ record::RunDirectory open_run(
     const std::string& recipe,
     const train::RankEnvironment& environment,
     collective::Communicator& group) {
-  if (!environment.run_dir.empty() && prepared.out.empty()) {
+  if (!environment.run_dir.empty() && !prepared.out.empty()) {
+    // Half of the run would lie there, and nothing would bring it home.
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "out={}: under lockstep the run directory is {}; leave out= away, "
+            "or move all runs by --runs-dir",
+            prepared.out,
+            environment.run_dir));
+  }
+  if (!environment.run_dir.empty()) {
     return input_or_throw(record::RunDirectory::open(environment.run_dir));
   }
   std::string path;
@@ -190,10 +200,12 @@ void print_result(
     const train::LoopResult& result,
     const record::RunDirectory& run) {
   std::printf(
-      "done: %lld steps, %.1f s, %.1f samples/s",
+      "done: %lld steps, %.1f s",
       static_cast<long long>(result.steps),
-      result.seconds,
-      result.samples_per_second);
+      result.seconds);
+  if (result.samples_per_second > 0) {  // the first step is not counted
+    std::printf(", %.1f samples/s", result.samples_per_second);
+  }
   for (const auto& [name, value] : result.metrics) {
     std::printf(", %s %.4g", name.c_str(), value);
   }
@@ -289,7 +301,7 @@ void refuse_bad_checkpoint(
       (path.empty() && may_be_in_file)) {
     return;
   }
-  const auto failure = checkpoint_failure(path);
+  const auto failure = checkpoint_failure(path, command.recipe);
   if (!failure.empty()) {
     throw TrainError(kBadInput, failure);
   }
@@ -332,7 +344,9 @@ int train_recipe(const Command& command, Sitting& sitting) {
   if (command.verb == "test") {
     // Only rank 0 need have the file. Its fault is told before data is opened.
     const auto failure = train::broadcast_text(
-        context.rank() == 0 ? checkpoint_failure(prepared.checkpoint) : "",
+        context.rank() == 0
+            ? checkpoint_failure(prepared.checkpoint, command.recipe)
+            : "",
         group.communicator());
     if (!failure.empty()) {
       throw TrainError(kBadInput, failure);

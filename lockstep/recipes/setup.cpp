@@ -53,7 +53,7 @@ std::shared_ptr<data::Dataset> open_held_out(
   return open_split(config, trainer, false, tolerant);
 }
 
-data::LoaderOptions loader_options(
+void check_batch(
     const train::DataConfig& config,
     const train::Context& context,
     const data::Dataset& dataset) {
@@ -70,6 +70,13 @@ data::LoaderOptions loader_options(
             dataset.size(),
             world));
   }
+}
+
+data::LoaderOptions loader_options(
+    const train::DataConfig& config,
+    const train::Context& context,
+    const data::Dataset& dataset) {
+  check_batch(config, context, dataset);
   data::LoaderOptions options;
   options.batch_size = config.batch_size;
   options.image_size = static_cast<int>(config.image_size);

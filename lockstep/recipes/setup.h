@@ -35,7 +35,12 @@ std::shared_ptr<data::Dataset> open_held_out(
     const train::TrainerConfig& trainer,
     const data::TolerantOptions& tolerant = {});
 
-// Sharded for this rank; throws when the batch is larger than the shard.
+// Throws TrainError when the batch is larger than a rank's shard.
+void check_batch(
+    const train::DataConfig& config,
+    const train::Context& context,
+    const data::Dataset& dataset);
+// Sharded for this rank; checks the batch.
 data::LoaderOptions loader_options(
     const train::DataConfig& config,
     const train::Context& context,

@@ -1,5 +1,7 @@
 #include "lockstep/recipes/test_verb.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -77,14 +79,23 @@ std::string named_checkpoint(const Command& command) {
   return path;
 }
 
-std::string checkpoint_failure(const std::string& path) {
+std::string checkpoint_failure(
+    const std::string& path,
+    const std::string& recipe) {
   if (path.empty()) {
     return "'test' needs checkpoint=FILE, e.g. "
            "checkpoint=runs/<id>/checkpoints/best.safetensors";
   }
   try {
     const train::CheckpointReader reader(path);
-    return "";
+    const auto of = reader.metadata().find("lockstep.recipe");
+    return of == reader.metadata().end() || of->second == recipe
+               ? ""
+               : fmt::format(
+                     "{} is of the recipe '{}', not of '{}'",
+                     path,
+                     of->second,
+                     recipe);
   } catch (const TrainError& failure) {
     return failure.what();
   }

@@ -21,8 +21,11 @@ Result<config::Node> trained_base(
     const std::string& trained,
     const Command& command);
 
-// What keeps this rank from reading the checkpoint, in words; empty: nothing.
-std::string checkpoint_failure(const std::string& path);
+// What keeps this rank from reading the checkpoint for `recipe`, in words;
+// empty: nothing.
+std::string checkpoint_failure(
+    const std::string& path,
+    const std::string& recipe);
 // The checkpoint that the command line names; the last one counts.
 std::string named_checkpoint(const Command& command);
 

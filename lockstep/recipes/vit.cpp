@@ -40,6 +40,7 @@ class VitRecipe : public train::Recipe {
     check_classes();
     trainer_.augment(augment_options());
     if (context.training) {
+      check_batch(config_.data, context, *training_);
       fitted_ = train::fit_batch(config_.data, context, batch_trial());
       loader_.emplace(training_, training_options());
     }
@@ -196,6 +197,14 @@ void VitRecipe::check_classes() const {
             "<class>/*.png or *.jpg",
             config_.data.root));
   }
+  if (training_->classes().size() == 1) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "the training data has one class, '{}'; a classifier needs two and "
+            "more",
+            training_->classes().front()));
+  }
   if (!test_ || test_->classes() == training_->classes()) {
     return;
   }
@@ -291,10 +300,11 @@ VitConfig::VitConfig() {
 
 void VitConfig::Model::bind(config::Binder& b) {
   b.choice("name", name, models::vit_names(), "timm's name of the model");
-  b.field("patch", patch, "pixels a patch; 0: as named", config::at_least(0));
-  b.field("dim", dim, "width; 0: as named", config::at_least(0));
-  b.field("depth", depth, "blocks; 0: as named", config::at_least(0));
-  b.field("heads", heads, "attention heads; 0: as named", config::at_least(0));
+  const auto within = [](double most) { return config::between(0, most); };
+  b.field("patch", patch, "pixels a patch; 0: as named", within(1024));
+  b.field("dim", dim, "width; 0: as named", within(65536));
+  b.field("depth", depth, "blocks; 0: as named", within(1024));
+  b.field("heads", heads, "attention heads; 0: as named", within(1024));
   b.field("weights", weights, "safetensors file with timm's names");
 }
 
@@ -313,7 +323,7 @@ void VitConfig::bind(config::Binder& b) {
       "mixup",
       mixup,
       "images mixed in pairs by Beta(a, a) of this a; 0: not",
-      config::at_least(0));
+      config::between(0, 1000));
   b.field(
       "ema",
       ema,

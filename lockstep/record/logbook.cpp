@@ -189,8 +189,8 @@ class Page {
     }
     if (!input_.price_per_hour) {
       if (!summary_.cost) {
-        add("No price given. `--price USD` (dollars an hour, all machines "
-            "together) or a price in the user file "
+        add("No price given. `--price USD` (dollars an hour and node) or a "
+            "price in the user file "
             "`~/.config/lockstep/config.yaml` gives one.\n\n");
       }
       return;

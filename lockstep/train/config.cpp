@@ -144,9 +144,9 @@ void DataConfig::bind(config::Binder& b) {
   b.field("workers", workers, "loader threads a rank", between(0, 256));
   b.field("image_size", image_size, "pixels a side", between(4, 4096));
   b.field("limit", limit, "first N samples only; 0: all", at_least(0));
-  b.field("length", length, "samples of synthetic data", at_least(1));
+  b.field("length", length, "samples of synthetic data", between(1, 1e9));
   b.field("channels", channels, "of synthetic data", between(1, 3));
-  b.field("classes", classes, "of synthetic data", at_least(1));
+  b.field("classes", classes, "of synthetic data", between(1, 1000));
   b.field(
       "max_skipped",
       max_skipped,
@@ -157,8 +157,12 @@ void DataConfig::bind(config::Binder& b) {
 void OptimConfig::bind(config::Binder& b) {
   b.choice("name", name, {"adam", "adamw", "sgd"}, "optimiser");
   b.field("lr", lr, "learning rate", above(0));
-  b.field("beta1", beta1, "Adam's first moment", between(0, 1));
-  b.field("beta2", beta2, "Adam's second moment", between(0, 1));
+  // Adam divides by 1 - beta^step.
+  const config::Bound below_one{
+      [](double value) { return value >= 0 && value < 1; },
+      "at least 0, below 1"};
+  b.field("beta1", beta1, "Adam's first moment", below_one);
+  b.field("beta2", beta2, "Adam's second moment", below_one);
   b.field("eps", eps, "Adam's epsilon", above(0));
   b.field("momentum", momentum, "of sgd", between(0, 1));
   b.field("weight_decay", weight_decay, "decoupled for adamw", at_least(0));
@@ -229,6 +233,14 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
         ErrorCode::kInvalidInput,
         "trainer.max_epochs, max_steps and max_seconds are all 0: training "
         "would never end");
+  }
+  if (trainer.max_epochs > 0 && trainer.min_epochs > trainer.max_epochs) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "trainer.min_epochs={} is more than trainer.max_epochs={}",
+            trainer.min_epochs,
+            trainer.max_epochs));
   }
   if (data.global_batch_size > 0 && data.batch_size == 0) {
     return Error(

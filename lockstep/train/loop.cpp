@@ -216,6 +216,9 @@ void Loop::resume() {
               "resumed from {} at step {}", path.string(), progress_.step));
     }
   } else {
+    if (trainer_.resume == "auto" && leader()) {
+      log_info(fmt::format("nothing to resume at {}: step 1", path.string()));
+    }
     share_state(whole, progress_, group_);
   }
   saved_step_ = progress_.step;
