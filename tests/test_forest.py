@@ -289,6 +289,20 @@ def test_predictions_never_replace_an_input(table, alone, tmp_path):
     words[-1] = f"data.test={one.parent}"
     refused(train(*words, f"predictions={one.parent / 'p.csv'}"), "whose files are the table")
     assert one.read_bytes() == whole and file.read_bytes() == model_bytes
+    # A table that a folder has by a link, by either of its names.
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "x.csv").symlink_to(one)
+    words[-1] = f"data.test={links}"
+    for target in [links / "x.csv", one]:
+        refused(train(*words, f"predictions={target}"), "is read by this very command")
+    other = tmp_path / "other.txt"
+    other.write_text("other")
+    (links / "p.txt").symlink_to(other)
+    refused(train(*words, f"predictions={links / 'p.txt'}"), "whose files are the table")
+    assert one.read_bytes() == whole and other.read_text() == "other"
+    target = tmp_path / "nx" / "dir" / "p.csv"
+    refused(train(*words, f"predictions={target}"), f"there is no folder {target.parent}")
 
 
 def test_labels_of_a_file_are_of_one_table(table, tmp_path):

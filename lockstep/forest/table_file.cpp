@@ -85,14 +85,11 @@ class Folder : public TableFile {
 Result<std::unique_ptr<TableFile>> open_folder(
     const os::Path& path,
     const TableOptions& options) {
-  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
+  LOCKSTEP_ASSIGN(const auto paths, table_files(path));
   std::vector<std::unique_ptr<TableFile>> files;
   os::Path first;
   const TableFile* filled = nullptr;  // the first with rows
-  for (const auto& name : names) {
-    if (!readable(name)) {
-      continue;
-    }
+  for (const auto& one : paths) {
     if (!files.empty() && is_label_file(options.label)) {
       return bad(
           fmt::format(
@@ -102,12 +99,12 @@ Result<std::unique_ptr<TableFile>> open_folder(
               options.label,
               path.string()));
     }
-    LOCKSTEP_ASSIGN(auto file, open_table(path / name, options));
+    LOCKSTEP_ASSIGN(auto file, open_table(one, options));
     if (!files.empty() && file->features() != files.front()->features()) {
       return bad(
           fmt::format(
               "{}: its columns differ from those of {}",
-              (path / name).string(),
+              one.string(),
               first.string()));
     }
     const bool other_kind =
@@ -117,11 +114,11 @@ Result<std::unique_ptr<TableFile>> open_folder(
           fmt::format(
               "{}: its labels are {}, those before are {}; accepted: one kind "
               "in a folder",
-              (path / name).string(),
+              one.string(),
               file->has_text() ? "words" : "numbers",
               file->has_text() ? "numbers" : "words"));
     }
-    first = files.empty() ? path / name : first;
+    first = files.empty() ? one : first;
     filled = filled == nullptr && file->num_rows() > 0 ? file.get() : filled;
     files.push_back(std::move(file));
   }
@@ -210,6 +207,21 @@ Result<std::unique_ptr<TableFile>> select_features(
   }
   return std::make_unique<Selected>(
       std::move(table), features, std::move(places));
+}
+
+Result<std::vector<os::Path>> table_files(const os::Path& path) {
+  std::error_code absent;
+  if (!fs::is_directory(path, absent)) {
+    return std::vector<os::Path>{path};
+  }
+  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
+  std::vector<os::Path> files;
+  for (const auto& name : names) {
+    if (readable(name)) {
+      files.push_back(path / name);
+    }
+  }
+  return files;
 }
 
 Result<std::unique_ptr<TableFile>> open_table(

@@ -61,6 +61,9 @@ Result<std::unique_ptr<TableFile>> open_table(
     const os::Path& path,
     const TableOptions& options);
 
+// The files that open_table reads: the path itself, or the tables of a folder.
+Result<std::vector<os::Path>> table_files(const os::Path& path);
+
 // One of each kind; used by open_table.
 Result<std::unique_ptr<TableFile>> open_csv(
     const os::Path& path,

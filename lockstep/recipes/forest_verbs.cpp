@@ -83,6 +83,13 @@ std::string lines_of(
   return text;
 }
 
+// All that 'predict' reads: the tables of a folder may be links to elsewhere.
+Result<std::vector<os::Path>> inputs_of(const ForestConfig& config) {
+  LOCKSTEP_ASSIGN(auto inputs, forest::table_files(config.data.test));
+  inputs.insert(inputs.end(), {config.data.test, config.checkpoint});
+  return inputs;
+}
+
 struct RowRange {
   uint64_t first = 0;
   uint64_t last = 0;
@@ -239,7 +246,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
             "{}-{}{}", path.stem().string(), rank, path.extension().string()));
   }
   auto out = together(
-      PredictionFile::open(path, {config.data.test, config.checkpoint}), group);
+      PredictionFile::open(path, together(inputs_of(config), group)), group);
   // A rank that fails keeps the others from replacing their files.
   given(
       forest::agree(
