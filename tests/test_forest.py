@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pyhdf.SD import SD, SDC
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from sklearn.datasets import load_digits, make_classification, make_friedman1
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.model_selection import train_test_split
@@ -156,6 +156,70 @@ def test_numbers_as_well_as_scikit_learn(tmp_path):
     assert values(run)["test_r2"] > peer.score(xb, yb) - 0.01
 
 
+def walk_numbers(path, x):
+    _, mean = walk(path, x)
+    with safe_open(path, "np") as file:
+        return mean[:, 0] + float(file.metadata()["lockstep.offset"])
+
+
+@pytest.mark.parametrize("offset", [0, 1e7, 1.7e9, -1e12])
+def test_labels_large_compared_with_their_spread(offset, tmp_path):
+    x = np.random.default_rng(1).normal(size=(2000, 3))
+    y = offset + 100 * x[:, 0]
+    path = tmp_path / "t.npy"
+    np.save(path, np.column_stack([x, y]))
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    words = ["forest.criterion=squared_error", "forest.features=3", "forest.out_of_bag=true"]
+    trained(*SMALL, *words, f"data.train={path}", f"out={run}")
+    got = values(run)
+    assert all(got[f"{name}_r2"] > 0.95 for name in ["train", "test", "out_of_bag"]), got
+    file = run / "checkpoints" / "last.safetensors"
+    trained("forest", "predict", f"checkpoint={file}", f"data.test={path}", f"predictions={out}")
+    predictions = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert np.sqrt(np.mean((predictions - y) ** 2)) < 10
+    assert np.abs(predictions - walk_numbers(file, x.astype("f4"))).max() < 1e-2
+    words += [f"data.train={path}", "forest.threads=2"]
+    run_ranks(tmp_path, [*SMALL, *words, f"out={tmp_path / 'ranks'}"], world=2)
+    assert_same_model(tmp_path / "ranks", run)
+    done = trained("forest", "test", f"checkpoint={file}", f"data.test={path}")
+    assert float(done.stdout.split("test_r2 ")[1].split()[0]) > 0.95
+
+
+def test_a_model_without_an_offset_has_whole_leaves(tmp_path):
+    x = np.arange(200.0)
+    path = write_csv(tmp_path / "t.csv", x[:, None], 3 * x + 1000)
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    trained(*SMALL, "forest.criterion=squared_error", f"data.train={path}", f"out={run}")
+    file = run / "checkpoints" / "last.safetensors"
+    words = ["forest", "predict", f"data.test={path}", f"predictions={out}"]
+    trained(*words, f"checkpoint={file}")
+    new = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    tensors["leaf.value"] = (tensors["leaf.value"] + float(metadata["lockstep.offset"])).astype("f4")
+    del metadata["lockstep.offset"]
+    save_file(tensors, tmp_path / "old.safetensors", metadata)
+    trained(*words, f"checkpoint={tmp_path / 'old.safetensors'}")
+    old = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert np.abs(old - new).max() < 1e-3
+    save_file(tensors, tmp_path / "bad.safetensors", {**metadata, "lockstep.offset": "nan"})
+    done = train(*words, f"checkpoint={tmp_path / 'bad.safetensors'}")
+    refused(done, "not a forest of lockstep", "lockstep.offset")
+
+
+def test_an_outlier_among_labels_is_told(tmp_path):
+    x = np.random.default_rng(1).normal(size=(300, 2))
+    y = x[:, 0].copy()
+    words = [*SMALL, "forest.criterion=squared_error", f"out={tmp_path / 'r'}"]
+    path = write_csv(tmp_path / "t.csv", x, y)
+    assert "outliers" not in trained(*words, f"data.train={path}").stderr
+    y[:2] = 1e12
+    path = write_csv(tmp_path / "o.csv", x, y)
+    done = trained(*words, f"data.train={path}", "data.held_out=0")
+    assert "told apart by 931" in done.stderr and "outliers" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -217,7 +281,7 @@ def walk(path, x):
     t = load_file(path)
     with safe_open(path, "np") as file:
         classes = json.loads(file.metadata()["lockstep.classes"])
-    total = np.zeros((len(x), len(classes)))
+    total = np.zeros((len(x), max(1, len(classes))))
     starts = zip(t["tree.node_start"][:-1], t["tree.value_start"][:-1])
     for node_start, value_start in starts:
         at = np.full(len(x), node_start)
@@ -463,7 +527,7 @@ def test_numbers_of_npy(kind, tmp_path):
     assert_same_model(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2"])
+@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2", "1e308,1,1"])
 def test_bad_class_weights(text, table):
     done = train("forest", f"data.train={table / 't.csv'}", f"forest.class_weights={text}")
     refused(done, "forest.class_weights", "accepted: none, balanced")

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -78,6 +81,26 @@ bool sound(const Tree& tree, size_t features, size_t width) {
   return children + 1 == tree.nodes.size();
 }
 
+// Of a forest of numbers; older files have none, and their leaves are whole.
+Result<double> read_offset(
+    const record::Metadata& metadata,
+    const os::Path& path) {
+  const auto at = metadata.find("lockstep.offset");
+  if (at == metadata.end()) {
+    return 0.;
+  }
+  const std::string& text = at->second;
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !std::isfinite(value)) {
+    return corrupt(
+        path, fmt::format("lockstep.offset is '{}', not a number", text));
+  }
+  return value;
+}
+
 int depth_of(const Tree& tree) {
   std::vector<int> depth(tree.nodes.size());
   int deepest = 0;
@@ -137,6 +160,9 @@ Result<void> write_model(
   metadata["lockstep.forest"] = std::to_string(kVersion);
   metadata["lockstep.features"] = json(forest.features).dump();
   metadata["lockstep.classes"] = json(forest.target.classes).dump();
+  if (forest.target.classes.empty()) {
+    metadata["lockstep.offset"] = fmt::format("{}", forest.target.offset);
+  }
   return record::write_safetensors(
       files,
       path,
@@ -183,6 +209,7 @@ Result<Forest> read_model(const os::Path& path) {
   } catch (const std::exception& failure) {
     return corrupt(path, failure.what());
   }
+  LOCKSTEP_ASSIGN(forest.target.offset, read_offset(metadata, path));
   LOCKSTEP_ASSIGN(
       const auto node_starts,
       take<int64_t>(file, path, "tree.node_start", "I64"));

@@ -49,6 +49,12 @@ std::string header(const forest::Forest& model, bool probabilities) {
   return line + "\n";
 }
 
+// With the digits of the sum: those of a float where nothing is added.
+std::string number_text(float value, double offset) {
+  return offset == 0 ? fmt::format("{}", value)
+                     : fmt::format("{}", offset + static_cast<double>(value));
+}
+
 // A line a row; a row with a missing value has an empty one.
 std::string lines_of(
     const forest::RowBlock& block,
@@ -72,7 +78,7 @@ std::string lines_of(
       whole &= std::isfinite(block.features[i * features + f]);
     }
     if (whole) {
-      text += classes.empty() ? fmt::format("{}", values[i])
+      text += classes.empty() ? number_text(values[i], model.target.offset)
                               : names[static_cast<size_t>(classes[i])];
     }
     for (size_t c = 0; probabilities && !classes.empty() && c < width; ++c) {
@@ -146,7 +152,10 @@ forest::Score score_file(
   options.label = label;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
-  const auto rows = given(load_rows(*table, options, group));
+  auto rows = given(load_rows(*table, options, group));
+  for (double& number : rows.numbers) {
+    number -= model.target.offset;
+  }
   std::vector<float> values(
       rows.num_rows * static_cast<size_t>(model.value_width()));
   const forest::Predictor predictor(model, threads);
