@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 
 namespace lockstep::forest {
 namespace {
@@ -45,6 +46,39 @@ Result<std::vector<T>> take(
     std::memcpy(values.data(), tensor->bytes.data(), values.size() * sizeof(T));
   }
   return values;
+}
+
+// Shares of classes lie between 0 and 1, but for rounding; values are finite.
+bool sound_values(const std::vector<float>& values, bool shares) {
+  return std::all_of(values.begin(), values.end(), [&](float value) {
+    return shares ? value >= 0 && value <= 1.0001F : std::isfinite(value);
+  });
+}
+
+bool sound_edges(const std::vector<float>& edges) {
+  const auto not_above = [](float a, float b) { return !(b > a); };
+  return std::all_of(
+             edges.begin(),
+             edges.end(),
+             [](float edge) { return std::isfinite(edge); }) &&
+         std::adjacent_find(edges.begin(), edges.end(), not_above) ==
+             edges.end();
+}
+
+// The threshold of a split is the edge that its bin ends at.
+bool same_splits(
+    const Tree& tree,
+    std::span<const float> thresholds,
+    const Binning& binning) {
+  for (size_t i = 0; i < tree.nodes.size(); ++i) {
+    const Node& node = tree.nodes[i];
+    if (node.feature != kLeaf &&
+        binning.threshold(static_cast<size_t>(node.feature), node.bin) !=
+            thresholds[i]) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool sound_leaf(const Tree& tree, const Node& node, size_t width) {
@@ -220,6 +254,8 @@ Result<Forest> read_model(const os::Path& path) {
       const auto features, take<int32_t>(file, path, "node.feature", "I32"));
   LOCKSTEP_ASSIGN(const auto bins, take<uint8_t>(file, path, "node.bin", "U8"));
   LOCKSTEP_ASSIGN(
+      const auto thresholds, take<float>(file, path, "node.threshold", "F32"));
+  LOCKSTEP_ASSIGN(
       const auto links, take<uint32_t>(file, path, "node.link", "U32"));
   LOCKSTEP_ASSIGN(
       const auto gains, take<float>(file, path, "node.gain", "F32"));
@@ -240,8 +276,14 @@ Result<Forest> read_model(const os::Path& path) {
       edge_starts.size() != forest.features.size() + 1 ||
       value_starts.size() != node_starts.size() ||
       bins.size() != features.size() || links.size() != features.size() ||
-      gains.size() != features.size()) {
+      gains.size() != features.size() || thresholds.size() != features.size()) {
     return corrupt(path, "its tensors do not fit together");
+  }
+  if (!sound_values(values, !forest.target.classes.empty())) {
+    return corrupt(
+        path,
+        forest.target.classes.empty() ? "a leaf's value is not finite"
+                                      : "a leaf's share is not within 0 and 1");
   }
   std::vector<std::vector<float>> per_feature;
   for (size_t f = 0; f + 1 < edge_starts.size(); ++f) {
@@ -249,6 +291,12 @@ Result<Forest> read_model(const os::Path& path) {
         edges.begin() + edge_starts[f], edges.begin() + edge_starts[f + 1]);
     if (per_feature.back().size() >= kMaxBins) {
       return corrupt(path, "a feature has more than 256 bins");
+    }
+    if (!sound_edges(per_feature.back())) {
+      return corrupt(
+          path,
+          fmt::format(
+              "the edges of feature '{}' do not ascend", forest.features[f]));
     }
   }
   forest.binning = Binning(std::move(per_feature));
@@ -264,6 +312,14 @@ Result<Forest> read_model(const os::Path& path) {
         values.begin() + value_starts[t + 1] * width);
     if (!sound(tree, forest.features.size(), static_cast<size_t>(width))) {
       return corrupt(path, fmt::format("tree {} is broken", t));
+    }
+    const auto own = std::span(thresholds)
+                         .subspan(static_cast<size_t>(node_starts[t]))
+                         .first(tree.nodes.size());
+    if (!same_splits(tree, own, forest.binning)) {
+      return corrupt(
+          path,
+          fmt::format("node.bin and node.threshold of tree {} disagree", t));
     }
     tree.depth = depth_of(tree);
     forest.trees.push_back(std::move(tree));
