@@ -253,6 +253,21 @@ Result<std::unique_ptr<TableFile>> open_table(
           ending));
 }
 
+Result<void> check_names(
+    const std::string& place,
+    std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) {
+    return {};
+  }
+  return bad(
+      fmt::format(
+          "{}: column '{}' stands twice; accepted: names that differ",
+          place,
+          *twice));
+}
+
 Error no_label(
     const os::Path& path,
     const std::string& label,

@@ -81,6 +81,11 @@ Result<std::unique_ptr<TableFile>> select_features(
     std::unique_ptr<TableFile> table,
     const std::vector<std::string>& features);
 
+// Refuses a name that stands twice. `place`: whose names, for the message.
+Result<void> check_names(
+    const std::string& place,
+    std::vector<std::string> names);
+
 // "data.label=clas: x.csv has no such column; did you mean 'class'?"
 Error no_label(
     const os::Path& path,
