@@ -444,6 +444,30 @@ def test_verb_test_scores_a_table(table, alone):
         ("a,label\nx,1\n2,0\n", ["t.csv:2", "'x' is not a number"], []),
         ("a,label\n1,1\nnan,0\n2,0\n", ["t.csv:3", "data.missing=drop"], []),
         ("a,label\n1,1\n2,0\n3,7\n", ["label '7'", "accepted: 0, 1"], ["data.classes=[0,1]"]),
+        ("a,label\n1,1\n2,1.5\n", ["label '1.5'", "squared_error"], ["data.classes=[0,1]"]),
+        (
+            "a,label\n1,1\n2,0\n3,70\n",
+            ["accepted: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... and 15 more"],
+            [f"data.classes={list(range(25))}".replace(" ", "")],
+        ),
+        ("a,label\n1,1\n2,0\n", ["data.classes: '0' stands twice"], ["data.classes=[0,0,1]"]),
+        (
+            "a,label\n1,1\n2,0\n",
+            ["data.classes with forest.criterion=squared_error"],
+            ["data.classes=[0,1]", "forest.criterion=squared_error"],
+        ),
+        (
+            "a,label\n1,1\n2,0\n",
+            ["forest.class_weights with forest.criterion=squared_error"],
+            ["forest.class_weights=balanced", "forest.criterion=squared_error"],
+        ),
+        (
+            "a,label\n1,1\n2,-1e300\n",
+            ["t.csv:3", "label -1e+300 is outside of float32", "3.4e38"],
+            ["forest.criterion=squared_error"],
+        ),
+        ("a,label\n1,1\n1e300,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
+        ("a,label\n1,1\n2\0,0\n", ["'2\\x00' is not a number"], []),
         ("a,label\n1,1\n", ["1 rows"], []),
         ("a,label\n1,1\n2,1\n3,1\n", ["every label is '1'"], []),
         ("", ["no header"], []),
@@ -459,6 +483,70 @@ def test_bad_tables(text, parts, words, tmp_path):
         "forest", f"data.train={path}", "data.held_out=0", f"out={tmp_path / 'r'}", *words
     )
     refused(done, *parts)
+
+
+def test_classes_of_held_out_rows_are_known(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,label\n" + "".join(f"{i},r{i}\n" for i in range(50)))
+    run = tmp_path / "r"
+    trained(*SMALL, f"data.train={path}", f"out={run}")
+    assert values(run)["test_accuracy"] == 0
+    with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
+        assert len(json.loads(file.metadata()["lockstep.classes"])) == 50
+    # Fractions may be classes, but rarely are.
+    path.write_text("a,label\n" + "".join(f"{i},{i / 4}\n" for i in range(50)))
+    done = trained(*SMALL, f"data.train={path}", f"out={run}")
+    assert "50 different labels are taken for classes" in done.stderr
+
+
+def test_a_bad_test_table_is_refused_before_trees_are_grown(table, tmp_path):
+    words = [*SMALL, f"data.train={table / 't.csv'}", f"out={tmp_path / 'r'}"]
+    other = tmp_path / "other.csv"
+    lines = (table / "t.csv").read_text().splitlines()
+    bare = [line.rpartition(",")[0] for line in lines]
+    for text, part in [
+        ("f0,f1,label\n1,2,0\n", "no column 'f2', 'f3'"),
+        ("\n".join(bare) + "\n", "data.label=label"),
+        (None, "no such table"),
+    ]:
+        if text is None:
+            other.unlink()
+        else:
+            other.write_text(text)
+        refused(train(*words, f"data.test={other}"), "other.csv", part)
+        assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def damaged(file, path, change):
+    """A copy of a model with one of its tensors changed."""
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    change(tensors)
+    save_file(tensors, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, value, part",
+    [
+        ("leaf.value", np.nan, "a leaf's share"),
+        ("leaf.value", 5, "a leaf's share"),
+        ("leaf.value", -1, "a leaf's share"),
+        ("bin.edge", np.nan, "do not ascend"),
+        ("bin.edge", 1e30, "do not ascend"),
+        ("node.threshold", 1e30, "node.bin and node.threshold of tree 0 disagree"),
+        ("node.bin", 255, "node.bin and node.threshold of tree 0 disagree"),
+    ],
+)
+def test_numbers_of_a_model_that_cannot_be(name, value, part, table, alone, tmp_path):
+    def change(tensors):
+        tensors[name].reshape(-1)[0] = value
+
+    file = alone / "checkpoints" / "last.safetensors"
+    bad = damaged(file, tmp_path / "bad.safetensors", change)
+    done = train("forest", "test", f"checkpoint={bad}", f"data.test={table / 't.csv'}")
+    refused(done, "not a forest of lockstep", part)
 
 
 def test_bad_files(table, tmp_path):
@@ -491,6 +579,8 @@ def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
     error("the shape 100 x 2", "one number a row", x=x, label=np.stack([y, y], 1))
     error("'img' has the shape 100 x 8 x 8", img=np.zeros((100, 8, 8)), label=y)
     error("'x' has 99 rows, 'label' has 100", x=x[:99], label=y)
+    twice = {"x": np.stack([x, x], 1), "x.0": x, "label": y}
+    error("column 'x.0' stands twice", **twice)
     words = np.array(["a", "b"], dtype=h5py.string_dtype())[y]
     error("data.label=label", "holds no numbers", x=x, label=words)
     path = write_h5(tmp_path / "t.h5", x=x, label=y.reshape(-1, 1), name=words)

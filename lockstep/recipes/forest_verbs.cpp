@@ -30,16 +30,6 @@ forest::Forest read_checkpoint(
   return together(forest::read_model(config.checkpoint), group);
 }
 
-Result<std::unique_ptr<forest::TableFile>> open_for(
-    const forest::Forest& model,
-    const std::string& path,
-    const std::string& label,
-    bool required) {
-  LOCKSTEP_ASSIGN(
-      auto table, forest::open_table(path, {label, required, model.features}));
-  return select_features(std::move(table), model.features);
-}
-
 std::string header(const forest::Forest& model, bool probabilities) {
   std::string line = "prediction";
   for (size_t c = 0; probabilities && c < model.target.classes.size(); ++c) {
@@ -124,6 +114,16 @@ Result<void> write_predictions(
 
 }  // namespace
 
+Result<std::unique_ptr<forest::TableFile>> open_for(
+    const std::vector<std::string>& features,
+    const std::string& path,
+    const std::string& label,
+    bool required) {
+  LOCKSTEP_ASSIGN(
+      auto table, forest::open_table(path, {label, required, features}));
+  return select_features(std::move(table), features);
+}
+
 std::string test_label(const ForestConfig& config, bool trains) {
   const auto& data = config.data;
   if (!data.test_label.empty()) {
@@ -148,7 +148,8 @@ forest::Score score_file(
     const forest::Forest& model,
     int threads,
     collective::Communicator& group) {
-  const auto table = together(open_for(model, path, label, true), group);
+  const auto table =
+      together(open_for(model.features, path, label, true), group);
   options.label = label;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
@@ -238,7 +239,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   const auto& label = config.data.label;
   const auto table = together(
       open_for(
-          model,
+          model.features,
           config.data.test,
           forest::is_label_file(label) ? "" : label,
           false),
