@@ -185,6 +185,19 @@ def test_labels_large_compared_with_their_spread(offset, tmp_path):
     assert float(done.stdout.split("test_r2 ")[1].split()[0]) > 0.95
 
 
+def test_small_labels_beside_large_ones(tmp_path):
+    """A leaf a label: each is found again, but for a step of fixed point."""
+    y = 10 ** np.linspace(-2, 6, 200)
+    path = write_csv(tmp_path / "t.csv", np.arange(200.0)[:, None], y)
+    words = ["forest.criterion=squared_error", "forest.bootstrap=false", "forest.trees=1"]
+    words += ["forest.depth=0", "data.held_out=0", f"data.train={path}"]
+    trained("forest", *words, f"out={tmp_path / 'r'}")
+    file, out = tmp_path / "r" / "checkpoints" / "last.safetensors", tmp_path / "p.csv"
+    trained("forest", "predict", f"checkpoint={file}", f"data.test={path}", f"predictions={out}")
+    predictions = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert (np.abs(predictions - y) < 1e6 / 2**30 + 1e-6 * y).all()
+
+
 def test_a_model_without_an_offset_has_whole_leaves(tmp_path):
     x = np.arange(200.0)
     path = write_csv(tmp_path / "t.csv", x[:, None], 3 * x + 1000)

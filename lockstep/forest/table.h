@@ -24,7 +24,7 @@ struct Target {
 };
 
 // |fixed| stays within this: sums over 2^32 rows fit in 63 bits.
-inline constexpr int32_t kFixedRange = 1 << 29;
+inline constexpr int32_t kFixedRange = 1 << 30;
 
 struct BinnedTable {
   size_t num_features = 0;

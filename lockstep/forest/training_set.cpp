@@ -42,6 +42,7 @@ std::vector<T> gather_values(const std::string& own, Communicator& group) {
   return values;
 }
 
+// Every n-th label of the whole table, sorted.
 std::vector<double> sample_labels(const LoadedRows& rows, Communicator& group) {
   const uint64_t step = sample_step(rows);
   std::string own;
@@ -52,7 +53,9 @@ std::vector<double> sample_labels(const LoadedRows& rows, Communicator& group) {
           sizeof(double));
     }
   }
-  return gather_values<double>(own, group);
+  auto labels = gather_values<double>(own, group);
+  std::sort(labels.begin(), labels.end());
+  return labels;
 }
 
 // Every n-th row of the whole table.
@@ -83,12 +86,10 @@ double spread_of(const std::vector<double>& sorted) {
 
 // A label far from the others makes the step of fixed point coarse for all.
 void warn_of_outliers(
-    const LoadedRows& rows,
+    const std::vector<double>& labels,
     double step,
     std::pair<double, double> ends,
-    Communicator& group) {
-  auto labels = sample_labels(rows, group);
-  std::sort(labels.begin(), labels.end());
+    const Communicator& group) {
   const double spread = spread_of(labels);
   if (group.rank() == 0 && spread > 0 && step > spread / 1000) {
     log_warning(
@@ -116,13 +117,17 @@ Result<void> make_value_target(
   const double lowest = ends[0];
   const double highest = -ends[1];
   auto& target = set.forest.target;
-  target.offset = lowest + (highest - lowest) / 2;
-  target.step = (highest - lowest) / 2 / kFixedRange;
+  // From the median on: leaves are floats, and most of them are small then,
+  // however far a few labels lie to one side.
+  const auto labels = sample_labels(rows, group);
+  target.offset = labels[labels.size() / 2];
+  target.step =
+      std::max(highest - target.offset, target.offset - lowest) / kFixedRange;
   if (!(target.step >= std::numeric_limits<double>::min())) {
     return bad(
         fmt::format("every label is {}: there is nothing to learn", lowest));
   }
-  warn_of_outliers(rows, target.step, {lowest, highest}, group);
+  warn_of_outliers(labels, target.step, {lowest, highest}, group);
   set.table.targets.resize(rows.num_rows);
   for (size_t i = 0; i < rows.num_rows; ++i) {
     set.table.targets[i] = static_cast<int32_t>(
