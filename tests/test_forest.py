@@ -181,6 +181,11 @@ def test_labels_large_compared_with_their_spread(offset, tmp_path):
     words += [f"data.train={path}", "forest.threads=2"]
     run_ranks(tmp_path, [*SMALL, *words, f"out={tmp_path / 'ranks'}"], world=2)
     assert_same_model(tmp_path / "ranks", run)
+    offsets = []
+    for one in [run, tmp_path / "ranks"]:
+        with safe_open(one / "checkpoints" / "last.safetensors", "np") as opened:
+            offsets.append(opened.metadata()["lockstep.offset"])
+    assert offsets[0] == offsets[1]
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={path}")
     assert float(done.stdout.split("test_r2 ")[1].split()[0]) > 0.95
 
@@ -480,6 +485,7 @@ def test_verb_test_scores_a_table(table, alone):
             ["forest.criterion=squared_error"],
         ),
         ("a,label\n1,1\n1e300,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
+        ("a,label\n1,1\n1e400,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
         ("a,label\n1,1\n2\0,0\n", ["'2\\x00' is not a number"], []),
         ("a,label\n1,1\n", ["1 rows"], []),
         ("a,label\n1,1\n2,1\n3,1\n", ["every label is '1'"], []),

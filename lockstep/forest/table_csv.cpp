@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <string_view>
 
@@ -64,7 +65,11 @@ bool to_number(std::string_view text, double& value) {
   }
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  if (error == std::errc::result_out_of_range) {
+    value = std::strtod(std::string(text).c_str(), nullptr);  // infinity, or 0
+  }
+  return error != std::errc::invalid_argument &&
+         end == text.data() + text.size();
 }
 
 // With bytes that a terminal does not show as \x00.
