@@ -215,8 +215,7 @@ def test_a_model_without_an_offset_has_whole_leaves(tmp_path):
     tensors = load_file(file)
     with safe_open(file, "np") as opened:
         metadata = opened.metadata()
-    tensors["leaf.value"] = (tensors["leaf.value"] + float(metadata["lockstep.offset"])).astype("f4")
-    del metadata["lockstep.offset"]
+    tensors["leaf.value"] += np.float32(metadata.pop("lockstep.offset"))
     save_file(tensors, tmp_path / "old.safetensors", metadata)
     trained(*words, f"checkpoint={tmp_path / 'old.safetensors'}")
     old = np.array([float(line) for line in out.read_text().splitlines()[1:]])
