@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pyhdf.SD import SD, SDC
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from sklearn.datasets import load_digits, make_classification, make_friedman1
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.model_selection import train_test_split
@@ -156,6 +156,87 @@ def test_numbers_as_well_as_scikit_learn(tmp_path):
     assert values(run)["test_r2"] > peer.score(xb, yb) - 0.01
 
 
+def walk_numbers(path, x):
+    _, mean = walk(path, x)
+    with safe_open(path, "np") as file:
+        return mean[:, 0] + float(file.metadata()["lockstep.offset"])
+
+
+@pytest.mark.parametrize("offset", [0, 1e7, 1.7e9, -1e12])
+def test_labels_large_compared_with_their_spread(offset, tmp_path):
+    x = np.random.default_rng(1).normal(size=(2000, 3))
+    y = offset + 100 * x[:, 0]
+    path = tmp_path / "t.npy"
+    np.save(path, np.column_stack([x, y]))
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    words = ["forest.criterion=squared_error", "forest.features=3", "forest.out_of_bag=true"]
+    trained(*SMALL, *words, f"data.train={path}", f"out={run}")
+    got = values(run)
+    assert all(got[f"{name}_r2"] > 0.95 for name in ["train", "test", "out_of_bag"]), got
+    file = run / "checkpoints" / "last.safetensors"
+    trained("forest", "predict", f"checkpoint={file}", f"data.test={path}", f"predictions={out}")
+    predictions = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert np.sqrt(np.mean((predictions - y) ** 2)) < 10
+    assert np.abs(predictions - walk_numbers(file, x.astype("f4"))).max() < 1e-2
+    words += [f"data.train={path}", "forest.threads=2"]
+    run_ranks(tmp_path, [*SMALL, *words, f"out={tmp_path / 'ranks'}"], world=2)
+    assert_same_model(tmp_path / "ranks", run)
+    offsets = []
+    for one in [run, tmp_path / "ranks"]:
+        with safe_open(one / "checkpoints" / "last.safetensors", "np") as opened:
+            offsets.append(opened.metadata()["lockstep.offset"])
+    assert offsets[0] == offsets[1]
+    done = trained("forest", "test", f"checkpoint={file}", f"data.test={path}")
+    assert float(done.stdout.split("test_r2 ")[1].split()[0]) > 0.95
+
+
+def test_small_labels_beside_large_ones(tmp_path):
+    """A leaf a label: each is found again, but for a step of fixed point."""
+    y = 10 ** np.linspace(-2, 6, 200)
+    path = write_csv(tmp_path / "t.csv", np.arange(200.0)[:, None], y)
+    words = ["forest.criterion=squared_error", "forest.bootstrap=false", "forest.trees=1"]
+    words += ["forest.depth=0", "data.held_out=0", f"data.train={path}"]
+    trained("forest", *words, f"out={tmp_path / 'r'}")
+    file, out = tmp_path / "r" / "checkpoints" / "last.safetensors", tmp_path / "p.csv"
+    trained("forest", "predict", f"checkpoint={file}", f"data.test={path}", f"predictions={out}")
+    predictions = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert (np.abs(predictions - y) < 1e6 / 2**30 + 1e-6 * y).all()
+
+
+def test_a_model_without_an_offset_has_whole_leaves(tmp_path):
+    x = np.arange(200.0)
+    path = write_csv(tmp_path / "t.csv", x[:, None], 3 * x + 1000)
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    trained(*SMALL, "forest.criterion=squared_error", f"data.train={path}", f"out={run}")
+    file = run / "checkpoints" / "last.safetensors"
+    words = ["forest", "predict", f"data.test={path}", f"predictions={out}"]
+    trained(*words, f"checkpoint={file}")
+    new = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    tensors["leaf.value"] += np.float32(metadata.pop("lockstep.offset"))
+    save_file(tensors, tmp_path / "old.safetensors", metadata)
+    trained(*words, f"checkpoint={tmp_path / 'old.safetensors'}")
+    old = np.array([float(line) for line in out.read_text().splitlines()[1:]])
+    assert np.abs(old - new).max() < 1e-3
+    save_file(tensors, tmp_path / "bad.safetensors", {**metadata, "lockstep.offset": "nan"})
+    done = train(*words, f"checkpoint={tmp_path / 'bad.safetensors'}")
+    refused(done, "not a forest of lockstep", "lockstep.offset")
+
+
+def test_an_outlier_among_labels_is_told(tmp_path):
+    x = np.random.default_rng(1).normal(size=(300, 2))
+    y = x[:, 0].copy()
+    words = [*SMALL, "forest.criterion=squared_error", f"out={tmp_path / 'r'}"]
+    path = write_csv(tmp_path / "t.csv", x, y)
+    assert "outliers" not in trained(*words, f"data.train={path}").stderr
+    y[:2] = 1e12
+    path = write_csv(tmp_path / "o.csv", x, y)
+    done = trained(*words, f"data.train={path}", "data.held_out=0")
+    assert "told apart by 931" in done.stderr and "outliers" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -217,7 +298,7 @@ def walk(path, x):
     t = load_file(path)
     with safe_open(path, "np") as file:
         classes = json.loads(file.metadata()["lockstep.classes"])
-    total = np.zeros((len(x), len(classes)))
+    total = np.zeros((len(x), max(1, len(classes))))
     starts = zip(t["tree.node_start"][:-1], t["tree.value_start"][:-1])
     for node_start, value_start in starts:
         at = np.full(len(x), node_start)
@@ -289,6 +370,20 @@ def test_predictions_never_replace_an_input(table, alone, tmp_path):
     words[-1] = f"data.test={one.parent}"
     refused(train(*words, f"predictions={one.parent / 'p.csv'}"), "whose files are the table")
     assert one.read_bytes() == whole and file.read_bytes() == model_bytes
+    # A table that a folder has by a link, by either of its names.
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "x.csv").symlink_to(one)
+    words[-1] = f"data.test={links}"
+    for target in [links / "x.csv", one]:
+        refused(train(*words, f"predictions={target}"), "is read by this very command")
+    other = tmp_path / "other.txt"
+    other.write_text("other")
+    (links / "p.txt").symlink_to(other)
+    refused(train(*words, f"predictions={links / 'p.txt'}"), "whose files are the table")
+    assert one.read_bytes() == whole and other.read_text() == "other"
+    target = tmp_path / "nx" / "dir" / "p.csv"
+    refused(train(*words, f"predictions={target}"), f"there is no folder {target.parent}")
 
 
 def test_labels_of_a_file_are_of_one_table(table, tmp_path):
@@ -366,6 +461,31 @@ def test_verb_test_scores_a_table(table, alone):
         ("a,label\nx,1\n2,0\n", ["t.csv:2", "'x' is not a number"], []),
         ("a,label\n1,1\nnan,0\n2,0\n", ["t.csv:3", "data.missing=drop"], []),
         ("a,label\n1,1\n2,0\n3,7\n", ["label '7'", "accepted: 0, 1"], ["data.classes=[0,1]"]),
+        ("a,label\n1,1\n2,1.5\n", ["label '1.5'", "squared_error"], ["data.classes=[0,1]"]),
+        (
+            "a,label\n1,1\n2,0\n3,70\n",
+            ["accepted: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... and 15 more"],
+            [f"data.classes={list(range(25))}".replace(" ", "")],
+        ),
+        ("a,label\n1,1\n2,0\n", ["data.classes: '0' stands twice"], ["data.classes=[0,0,1]"]),
+        (
+            "a,label\n1,1\n2,0\n",
+            ["data.classes with forest.criterion=squared_error"],
+            ["data.classes=[0,1]", "forest.criterion=squared_error"],
+        ),
+        (
+            "a,label\n1,1\n2,0\n",
+            ["forest.class_weights with forest.criterion=squared_error"],
+            ["forest.class_weights=balanced", "forest.criterion=squared_error"],
+        ),
+        (
+            "a,label\n1,1\n2,-1e300\n",
+            ["t.csv:3", "label -1e+300 is outside of float32", "3.4e38"],
+            ["forest.criterion=squared_error"],
+        ),
+        ("a,label\n1,1\n1e300,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
+        ("a,label\n1,1\n1e400,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
+        ("a,label\n1,1\n2\0,0\n", ["'2\\x00' is not a number"], []),
         ("a,label\n1,1\n", ["1 rows"], []),
         ("a,label\n1,1\n2,1\n3,1\n", ["every label is '1'"], []),
         ("", ["no header"], []),
@@ -381,6 +501,70 @@ def test_bad_tables(text, parts, words, tmp_path):
         "forest", f"data.train={path}", "data.held_out=0", f"out={tmp_path / 'r'}", *words
     )
     refused(done, *parts)
+
+
+def test_classes_of_held_out_rows_are_known(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,label\n" + "".join(f"{i},r{i}\n" for i in range(50)))
+    run = tmp_path / "r"
+    trained(*SMALL, f"data.train={path}", f"out={run}")
+    assert values(run)["test_accuracy"] == 0
+    with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
+        assert len(json.loads(file.metadata()["lockstep.classes"])) == 50
+    # Fractions may be classes, but rarely are.
+    path.write_text("a,label\n" + "".join(f"{i},{i / 4}\n" for i in range(50)))
+    done = trained(*SMALL, f"data.train={path}", f"out={run}")
+    assert "50 different labels are taken for classes" in done.stderr
+
+
+def test_a_bad_test_table_is_refused_before_trees_are_grown(table, tmp_path):
+    words = [*SMALL, f"data.train={table / 't.csv'}", f"out={tmp_path / 'r'}"]
+    other = tmp_path / "other.csv"
+    lines = (table / "t.csv").read_text().splitlines()
+    bare = [line.rpartition(",")[0] for line in lines]
+    for text, part in [
+        ("f0,f1,label\n1,2,0\n", "no column 'f2', 'f3'"),
+        ("\n".join(bare) + "\n", "data.label=label"),
+        (None, "no such table"),
+    ]:
+        if text is None:
+            other.unlink()
+        else:
+            other.write_text(text)
+        refused(train(*words, f"data.test={other}"), "other.csv", part)
+        assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def damaged(file, path, change):
+    """A copy of a model with one of its tensors changed."""
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        metadata = opened.metadata()
+    change(tensors)
+    save_file(tensors, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, value, part",
+    [
+        ("leaf.value", np.nan, "a leaf's share"),
+        ("leaf.value", 5, "a leaf's share"),
+        ("leaf.value", -1, "a leaf's share"),
+        ("bin.edge", np.nan, "do not ascend"),
+        ("bin.edge", 1e30, "do not ascend"),
+        ("node.threshold", 1e30, "node.bin and node.threshold of tree 0 disagree"),
+        ("node.bin", 255, "node.bin and node.threshold of tree 0 disagree"),
+    ],
+)
+def test_numbers_of_a_model_that_cannot_be(name, value, part, table, alone, tmp_path):
+    def change(tensors):
+        tensors[name].reshape(-1)[0] = value
+
+    file = alone / "checkpoints" / "last.safetensors"
+    bad = damaged(file, tmp_path / "bad.safetensors", change)
+    done = train("forest", "test", f"checkpoint={bad}", f"data.test={table / 't.csv'}")
+    refused(done, "not a forest of lockstep", part)
 
 
 def test_bad_files(table, tmp_path):
@@ -413,6 +597,8 @@ def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
     error("the shape 100 x 2", "one number a row", x=x, label=np.stack([y, y], 1))
     error("'img' has the shape 100 x 8 x 8", img=np.zeros((100, 8, 8)), label=y)
     error("'x' has 99 rows, 'label' has 100", x=x[:99], label=y)
+    twice = {"x": np.stack([x, x], 1), "x.0": x, "label": y}
+    error("column 'x.0' stands twice", **twice)
     words = np.array(["a", "b"], dtype=h5py.string_dtype())[y]
     error("data.label=label", "holds no numbers", x=x, label=words)
     path = write_h5(tmp_path / "t.h5", x=x, label=y.reshape(-1, 1), name=words)
@@ -449,7 +635,7 @@ def test_numbers_of_npy(kind, tmp_path):
     assert_same_model(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2"])
+@pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2", "1e308,1,1"])
 def test_bad_class_weights(text, table):
     done = train("forest", f"data.train={table / 't.csv'}", f"forest.class_weights={text}")
     refused(done, "forest.class_weights", "accepted: none, balanced")

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <span>
 #include <unordered_map>
 
+#include "lockstep/base/log.h"
 #include "lockstep/forest/gather.h"
 #include "lockstep/forest/random.h"
 
@@ -47,6 +50,31 @@ class Dictionary {
   std::vector<std::string> names_;
 };
 
+constexpr auto kNumbersFix =
+    "numbers are learned with forest.criterion=squared_error";
+
+bool to_number(const std::string& text, double& value) {
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool fractional(const std::string& label) {
+  double value = 0;
+  return to_number(label, value) && value != std::floor(value);
+}
+
+// As many as a line holds.
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  const auto shown = std::span(names).first(std::min(kShown, names.size()));
+  return names.size() <= kShown ? fmt::format("{}", fmt::join(shown, ", "))
+                                : fmt::format(
+                                      "{}, ... and {} more",
+                                      fmt::join(shown, ", "),
+                                      names.size() - kShown);
+}
+
 bool in_part(const LoadOptions& options, uint64_t row) {
   if (options.part == Part::kAll) {
     return true;
@@ -68,66 +96,108 @@ struct Reader {
           const RowBlock block,
           file.read(at, std::min<uint64_t>(kBlockRows, last - at)));
       for (size_t i = 0; i < block.rows; ++i) {
-        if (in_part(options, at + i)) {
-          LOCKSTEP_TRY(take(block, i, at + i));
+        // Rows to be held out are looked at too: what is wrong with them, and
+        // classes of theirs alone, should not be met after trees are grown.
+        const bool own = in_part(options, at + i);
+        if (own || options.part == Part::kTraining) {
+          LOCKSTEP_TRY(take(block, i, at + i, own));
         }
       }
     }
     return {};
   }
 
-  Result<void> take(const RowBlock& block, size_t i, uint64_t row) {
-    const size_t width = file.features().size();
-    const float* values = block.features.data() + i * width;
-    size_t missing = width;
-    for (size_t f = 0; f < width && missing == width; ++f) {
-      missing = std::isfinite(values[f]) ? width : f;
-    }
-    const bool text = file.has_text();
-    const bool no_label =
-        file.has_label() &&
-        (text ? block.texts[i].empty() : !std::isfinite(block.numbers[i]));
-    if (missing < width || no_label) {
+  Result<void> take(const RowBlock& block, size_t i, uint64_t row, bool own) {
+    if (const auto lack = lack_of(block, i); !lack.empty()) {
       if (options.drop_missing) {
-        ++rows.dropped;
+        rows.dropped += own ? 1 : 0;
         return {};
       }
-      return bad(fmt::format(
-                     "{}: column '{}' has no {}",
-                     file.place(row),
-                     missing < width ? file.features()[missing] : options.label,
-                     missing == width && text ? "label" : "number"))
+      return bad(fmt::format("{}: {}", file.place(row), lack))
           .with_fix("data.missing=drop leaves such rows out");
     }
-    rows.values.insert(rows.values.end(), values, values + width);
-    ++rows.num_rows;
-    if (!file.has_label()) {
-      return {};
+    if (own) {
+      const size_t width = file.features().size();
+      const float* values = block.features.data() + i * width;
+      rows.values.insert(rows.values.end(), values, values + width);
+      ++rows.num_rows;
     }
+    return file.has_label() ? take_label(block, i, row, own) : Result<void>();
+  }
+
+  // What a row cannot be used for; empty: nothing.
+  std::string lack_of(const RowBlock& block, size_t i) const {
+    const size_t width = file.features().size();
+    const float* values = block.features.data() + i * width;
+    for (size_t f = 0; f < width; ++f) {
+      if (!std::isfinite(values[f])) {
+        return fmt::format(
+            "column '{}' {}",
+            file.features()[f],
+            std::isnan(values[f])
+                ? "has no number"
+                : "is infinite or outside of float32 (3.4e38 at most)");
+      }
+    }
+    const bool text = file.has_text();
+    if (file.has_label() &&
+        (text ? block.texts[i].empty() : !std::isfinite(block.numbers[i]))) {
+      return fmt::format(
+          "column '{}' has no {}",
+          options.label,
+          text ? "label" : "finite number");
+    }
+    return {};
+  }
+
+  Result<void>
+  take_label(const RowBlock& block, size_t i, uint64_t row, bool own) {
     if (options.regression) {
-      rows.numbers.push_back(block.numbers[i]);
-      return {};
+      return take_number(block.numbers[i], row, own);
     }
-    rows.classes.push_back(
-        text ? dictionary.of(block.texts[i]) : dictionary.of(block.numbers[i]));
-    const auto& name =
-        dictionary.names()[static_cast<size_t>(rows.classes.back())];
+    const int32_t place = file.has_text() ? dictionary.of(block.texts[i])
+                                          : dictionary.of(block.numbers[i]);
+    if (own) {
+      rows.classes.push_back(place);
+    }
+    return check_class(dictionary.names()[static_cast<size_t>(place)], row);
+  }
+
+  // Leaves are floats, and squares of what is larger leave the doubles.
+  Result<void> take_number(double number, uint64_t row, bool own) {
+    if (std::abs(number) > std::numeric_limits<float>::max()) {
+      return bad(
+          fmt::format(
+              "{}: label {} is outside of float32; accepted: from -3.4e38 to "
+              "3.4e38",
+              file.place(row),
+              number));
+    }
+    if (own) {
+      rows.numbers.push_back(number);
+    }
+    return {};
+  }
+
+  Result<void> check_class(const std::string& name, uint64_t row) const {
     const auto& accepted = options.classes;
     if (!accepted.empty() &&
         std::find(accepted.begin(), accepted.end(), name) == accepted.end()) {
-      return bad(
-          fmt::format(
+      auto error =
+          bad(fmt::format(
               "{}: label '{}' is not one of the classes; accepted: {}",
               file.place(row),
               name,
-              fmt::join(accepted, ", ")));
+              first_of(accepted)));
+      return fractional(name) ? std::move(error).with_fix(kNumbersFix)
+                              : std::move(error);
     }
     if (dictionary.names().size() > kMostClasses) {
       return bad(fmt::format(
                      "{}: more than {} different labels",
                      file.place(row),
                      kMostClasses))
-          .with_fix("numbers are learned with forest.criterion=squared_error");
+          .with_fix(kNumbersFix);
     }
     return {};
   }
@@ -136,27 +206,36 @@ struct Reader {
 
 // Numbers in their order when all are numbers, else as text.
 void sort_classes(std::vector<std::string>& names) {
-  const auto number = [](const std::string& text, double& value) {
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-  };
   double a = 0;
   double b = 0;
   const bool numbers =
       std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-        return number(name, a);
+        return to_number(name, a);
       });
   std::sort(
       names.begin(), names.end(), [&](const auto& left, const auto& right) {
         if (!numbers) {
           return left < right;
         }
-        number(left, a);
-        number(right, b);
+        to_number(left, a);
+        to_number(right, b);
         return a < b;
       });
   names.erase(std::unique(names.begin(), names.end()), names.end());
+}
+
+void warn_of_fractions(
+    const std::vector<std::string>& names,
+    const collective::Communicator& group) {
+  const auto found = std::find_if(names.begin(), names.end(), fractional);
+  if (found != names.end() && group.rank() == 0) {
+    log_warning(
+        fmt::format(
+            "{} different labels are taken for classes, {} among them; {}",
+            names.size(),
+            *found,
+            kNumbersFix));
+  }
 }
 
 // The same names in the same order on all ranks.
@@ -179,6 +258,7 @@ void agree_on_classes(
       }
     }
     sort_classes(names);
+    warn_of_fractions(names, group);
   }
   std::vector<int32_t> place;
   for (const auto& name : reader.dictionary.names()) {
@@ -195,6 +275,16 @@ void agree_on_classes(
 
 std::string label_text(double value) {
   return fmt::format("{}", value);
+}
+
+Result<void> check_labels(const TableFile& file, bool regression) {
+  if (regression && file.has_text()) {
+    return bad(
+        fmt::format(
+            "{}: labels are words; squared_error needs numbers",
+            file.place(file.first_text())));
+  }
+  return {};
 }
 
 Result<void> agree(const Result<void>& own, collective::Communicator& group) {
@@ -217,13 +307,8 @@ Result<LoadedRows> load_rows(
   const auto ranks = static_cast<uint64_t>(group.size());
   const auto rank = static_cast<uint64_t>(group.rank());
   const uint64_t rows = file.num_rows();
-  Result<void> read;
-  if (options.regression && file.has_text()) {
-    read =
-        bad(fmt::format(
-            "{}: labels are words; squared_error needs numbers",
-            file.place(file.first_text())));
-  } else {
+  Result<void> read = check_labels(file, options.regression);
+  if (read) {
     read = reader.read(rows * rank / ranks, rows * (rank + 1) / ranks);
   }
   LOCKSTEP_TRY(agree(read, group));

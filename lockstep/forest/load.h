@@ -23,7 +23,7 @@ struct LoadOptions {
   Part part = Part::kAll;
   double held_out = .3;  // share of rows
   uint64_t seed = 0;
-  // Accepted classes; empty: all that appear, sorted.
+  // Accepted classes; empty: all that appear, sorted, whatever the part.
   std::vector<std::string> classes{};
   std::string label = "label";  // for messages
 };
@@ -45,6 +45,9 @@ Result<LoadedRows> load_rows(
     TableFile& file,
     const LoadOptions& options,
     collective::Communicator& group);
+
+// Words cannot be learned as numbers.
+Result<void> check_labels(const TableFile& file, bool regression);
 
 // "3" for 3.0: how a numeric label is named.
 std::string label_text(double value);

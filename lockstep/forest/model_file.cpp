@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 
 namespace lockstep::forest {
 namespace {
@@ -44,6 +48,39 @@ Result<std::vector<T>> take(
   return values;
 }
 
+// Shares of classes lie between 0 and 1, but for rounding; values are finite.
+bool sound_values(const std::vector<float>& values, bool shares) {
+  return std::all_of(values.begin(), values.end(), [&](float value) {
+    return shares ? value >= 0 && value <= 1.0001F : std::isfinite(value);
+  });
+}
+
+bool sound_edges(const std::vector<float>& edges) {
+  const auto not_above = [](float a, float b) { return !(b > a); };
+  return std::all_of(
+             edges.begin(),
+             edges.end(),
+             [](float edge) { return std::isfinite(edge); }) &&
+         std::adjacent_find(edges.begin(), edges.end(), not_above) ==
+             edges.end();
+}
+
+// The threshold of a split is the edge that its bin ends at.
+bool same_splits(
+    const Tree& tree,
+    std::span<const float> thresholds,
+    const Binning& binning) {
+  for (size_t i = 0; i < tree.nodes.size(); ++i) {
+    const Node& node = tree.nodes[i];
+    if (node.feature != kLeaf &&
+        binning.threshold(static_cast<size_t>(node.feature), node.bin) !=
+            thresholds[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool sound_leaf(const Tree& tree, const Node& node, size_t width) {
   return (size_t{node.link} + 1) * width <= tree.values.size();
 }
@@ -76,6 +113,26 @@ bool sound(const Tree& tree, size_t features, size_t width) {
     children += 2;
   }
   return children + 1 == tree.nodes.size();
+}
+
+// Of a forest of numbers; older files have none, and their leaves are whole.
+Result<double> read_offset(
+    const record::Metadata& metadata,
+    const os::Path& path) {
+  const auto at = metadata.find("lockstep.offset");
+  if (at == metadata.end()) {
+    return 0.;
+  }
+  const std::string& text = at->second;
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !std::isfinite(value)) {
+    return corrupt(
+        path, fmt::format("lockstep.offset is '{}', not a number", text));
+  }
+  return value;
 }
 
 int depth_of(const Tree& tree) {
@@ -137,6 +194,9 @@ Result<void> write_model(
   metadata["lockstep.forest"] = std::to_string(kVersion);
   metadata["lockstep.features"] = json(forest.features).dump();
   metadata["lockstep.classes"] = json(forest.target.classes).dump();
+  if (forest.target.classes.empty()) {
+    metadata["lockstep.offset"] = fmt::format("{}", forest.target.offset);
+  }
   return record::write_safetensors(
       files,
       path,
@@ -183,6 +243,7 @@ Result<Forest> read_model(const os::Path& path) {
   } catch (const std::exception& failure) {
     return corrupt(path, failure.what());
   }
+  LOCKSTEP_ASSIGN(forest.target.offset, read_offset(metadata, path));
   LOCKSTEP_ASSIGN(
       const auto node_starts,
       take<int64_t>(file, path, "tree.node_start", "I64"));
@@ -192,6 +253,8 @@ Result<Forest> read_model(const os::Path& path) {
   LOCKSTEP_ASSIGN(
       const auto features, take<int32_t>(file, path, "node.feature", "I32"));
   LOCKSTEP_ASSIGN(const auto bins, take<uint8_t>(file, path, "node.bin", "U8"));
+  LOCKSTEP_ASSIGN(
+      const auto thresholds, take<float>(file, path, "node.threshold", "F32"));
   LOCKSTEP_ASSIGN(
       const auto links, take<uint32_t>(file, path, "node.link", "U32"));
   LOCKSTEP_ASSIGN(
@@ -213,8 +276,14 @@ Result<Forest> read_model(const os::Path& path) {
       edge_starts.size() != forest.features.size() + 1 ||
       value_starts.size() != node_starts.size() ||
       bins.size() != features.size() || links.size() != features.size() ||
-      gains.size() != features.size()) {
+      gains.size() != features.size() || thresholds.size() != features.size()) {
     return corrupt(path, "its tensors do not fit together");
+  }
+  if (!sound_values(values, !forest.target.classes.empty())) {
+    return corrupt(
+        path,
+        forest.target.classes.empty() ? "a leaf's value is not finite"
+                                      : "a leaf's share is not within 0 and 1");
   }
   std::vector<std::vector<float>> per_feature;
   for (size_t f = 0; f + 1 < edge_starts.size(); ++f) {
@@ -222,6 +291,12 @@ Result<Forest> read_model(const os::Path& path) {
         edges.begin() + edge_starts[f], edges.begin() + edge_starts[f + 1]);
     if (per_feature.back().size() >= kMaxBins) {
       return corrupt(path, "a feature has more than 256 bins");
+    }
+    if (!sound_edges(per_feature.back())) {
+      return corrupt(
+          path,
+          fmt::format(
+              "the edges of feature '{}' do not ascend", forest.features[f]));
     }
   }
   forest.binning = Binning(std::move(per_feature));
@@ -237,6 +312,14 @@ Result<Forest> read_model(const os::Path& path) {
         values.begin() + value_starts[t + 1] * width);
     if (!sound(tree, forest.features.size(), static_cast<size_t>(width))) {
       return corrupt(path, fmt::format("tree {} is broken", t));
+    }
+    const auto own = std::span(thresholds)
+                         .subspan(static_cast<size_t>(node_starts[t]))
+                         .first(tree.nodes.size());
+    if (!same_splits(tree, own, forest.binning)) {
+      return corrupt(
+          path,
+          fmt::format("node.bin and node.threshold of tree {} disagree", t));
     }
     tree.depth = depth_of(tree);
     forest.trees.push_back(std::move(tree));

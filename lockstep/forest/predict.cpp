@@ -12,18 +12,18 @@ namespace {
 constexpr size_t kBlock = BinBlock::kRows;
 
 // Adds the value of each row's leaf. The common widths are unrolled.
-template <size_t kWidth>
+template <size_t kWidth, class Sum>
 void add_values(
     const float* values,
     const uint32_t* leaves,
     size_t count,
     size_t width,
-    float* out) {
+    Sum* out) {
   width = kWidth == 0 ? width : kWidth;
   for (size_t i = 0; i < count; ++i) {
     const float* value = values + leaves[i] * width;
     for (size_t c = 0; c < width; ++c) {
-      out[i * width + c] += value[c];
+      out[i * width + c] += static_cast<Sum>(value[c]);
     }
   }
 }
@@ -35,8 +35,6 @@ void add_values(
     size_t width,
     float* out) {
   switch (width) {
-    case 1:
-      return add_values<1>(values, leaves, count, width, out);
     case 2:
       return add_values<2>(values, leaves, count, width, out);
     case 4:
@@ -63,23 +61,46 @@ void Predictor::predict_bins(
     int threads) const {
   const auto width = static_cast<size_t>(forest_.value_width());
   const size_t stride = forest_.binning.num_features();
-  const float share = 1.F / static_cast<float>(forest_.trees.size());
   for_pieces((rows + kBlock - 1) / kBlock, threads, [&](size_t piece, size_t) {
     const size_t first = piece * kBlock;
     const size_t count = std::min(kBlock, rows - first);
-    float* out = values + first * width;
-    std::fill_n(out, count * width, 0.F);
     BinBlock block(stride);
     block.load(bins + first * stride, count);
-    std::array<uint32_t, kBlock> leaves;
-    for (size_t t = 0; t < walks_.size(); ++t) {
-      walks_[t].walk(block, walks_[(t + 1) % walks_.size()], leaves.data());
-      add_values(walks_[t].values(), leaves.data(), count, width, out);
-    }
-    for (size_t i = 0; i < count * width; ++i) {
-      out[i] *= share;
+    if (forest_.target.classes.empty()) {
+      mean_numbers(block, count, values + first);
+    } else {
+      mean_shares(block, count, values + first * width);
     }
   });
+}
+
+void Predictor::mean_numbers(const BinBlock& block, size_t count, float* out)
+    const {
+  std::array<double, kBlock> sums{};
+  std::array<uint32_t, kBlock> leaves;
+  for (size_t t = 0; t < walks_.size(); ++t) {
+    walks_[t].walk(block, walks_[(t + 1) % walks_.size()], leaves.data());
+    add_values<1>(walks_[t].values(), leaves.data(), count, 1, sums.data());
+  }
+  const auto trees = static_cast<double>(walks_.size());
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<float>(sums[i] / trees);
+  }
+}
+
+void Predictor::mean_shares(const BinBlock& block, size_t count, float* out)
+    const {
+  const auto width = static_cast<size_t>(forest_.value_width());
+  const float share = 1.F / static_cast<float>(walks_.size());
+  std::fill_n(out, count * width, 0.F);
+  std::array<uint32_t, kBlock> leaves;
+  for (size_t t = 0; t < walks_.size(); ++t) {
+    walks_[t].walk(block, walks_[(t + 1) % walks_.size()], leaves.data());
+    add_values(walks_[t].values(), leaves.data(), count, width, out);
+  }
+  for (size_t i = 0; i < count * width; ++i) {
+    out[i] *= share;
+  }
 }
 
 void Predictor::predict(std::span<const float> rows, float* values, int threads)
@@ -111,7 +132,7 @@ void Predictor::predict_out_of_bag(
     const size_t first = piece * kBlock;
     const size_t count = std::min(kBlock, rows - first);
     float* out = values + first * width;
-    std::fill_n(out, count * width, 0.F);
+    std::vector<double> sums(count * width);
     BinBlock block(stride);
     block.load(bins + first * stride, count);
     std::array<uint32_t, kBlock> leaves;
@@ -125,14 +146,14 @@ void Predictor::predict_out_of_bag(
         ++votes[i];
         const float* value = walks_[t].values() + leaves[i] * width;
         for (size_t c = 0; c < width; ++c) {
-          out[i * width + c] += value[c];
+          sums[i * width + c] += static_cast<double>(value[c]);
         }
       }
     }
     for (size_t i = 0; i < count * width; ++i) {
-      const auto seen = static_cast<float>(votes[i / width]);
-      out[i] =
-          seen > 0 ? out[i] / seen : std::numeric_limits<float>::quiet_NaN();
+      const auto seen = static_cast<double>(votes[i / width]);
+      out[i] = seen > 0 ? static_cast<float>(sums[i] / seen)
+                        : std::numeric_limits<float>::quiet_NaN();
     }
   });
 }

@@ -20,7 +20,7 @@ class Predictor {
   explicit Predictor(const Forest& forest, int threads = 1);
 
   // Whole rows of numbers; value_width floats a row: the mean share of each
-  // class, or the mean value.
+  // class, or the mean value less the target's offset, summed in doubles.
   void predict(std::span<const float> rows, float* values, int threads) const;
   // The same from bins.
   void predict_bins(
@@ -39,6 +39,10 @@ class Predictor {
       int threads) const;
 
  private:
+  // Of a block's first `count` rows.
+  void mean_numbers(const BinBlock& block, size_t count, float* out) const;
+  void mean_shares(const BinBlock& block, size_t count, float* out) const;
+
   const Forest& forest_;
   std::vector<TreeWalk> walks_;
 };

@@ -28,10 +28,11 @@ Forest grow(const Made& made, const FitOptions& options) {
 }
 
 // Node by node, as docs/forest.md has it.
-std::vector<float>
-plainly(const Forest& forest, const uint8_t* bins, size_t rows) {
+template <class Sum>
+std::vector<Sum>
+sums_of(const Forest& forest, const uint8_t* bins, size_t rows) {
   const auto width = static_cast<size_t>(forest.value_width());
-  std::vector<float> result(rows * width);
+  std::vector<Sum> result(rows * width);
   for (size_t i = 0; i < rows; ++i) {
     const uint8_t* row = bins + i * forest.features.size();
     for (const Tree& tree : forest.trees) {
@@ -41,10 +42,25 @@ plainly(const Forest& forest, const uint8_t* bins, size_t rows) {
             tree.nodes.data() + node->link + (row[node->feature] > node->bin);
       }
       for (size_t c = 0; c < width; ++c) {
-        result[i * width + c] += tree.values[node->link * width + c];
+        result[i * width + c] +=
+            static_cast<Sum>(tree.values[node->link * width + c]);
       }
     }
   }
+  return result;
+}
+
+std::vector<float>
+plainly(const Forest& forest, const uint8_t* bins, size_t rows) {
+  if (forest.target.classes.empty()) {
+    std::vector<float> means;
+    for (const double sum : sums_of<double>(forest, bins, rows)) {
+      means.push_back(
+          static_cast<float>(sum / static_cast<double>(forest.trees.size())));
+    }
+    return means;
+  }
+  auto result = sums_of<float>(forest, bins, rows);
   for (float& value : result) {
     value *= 1.F / static_cast<float>(forest.trees.size());
   }

@@ -20,7 +20,7 @@ Score score_table(
   std::vector<double> truth;
   truth.reserve(table.num_rows);
   for (const int32_t fixed : table.targets) {
-    truth.push_back(target.offset + fixed * target.step);
+    truth.push_back(fixed * target.step);
   }
   return score_numbers(values, truth, group);
 }

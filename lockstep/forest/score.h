@@ -24,7 +24,8 @@ struct Score {
   record::Confusion confusion{};  // classes
 };
 
-// `values`: what a Predictor gave; a NaN is a row nobody could judge.
+// `values`: what a Predictor gave; a NaN is a row nobody could judge. Numbers
+// are counted from the target's offset, and so is their truth.
 Score score_classes(
     std::span<const float> values,
     std::span<const int32_t> truth,

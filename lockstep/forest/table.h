@@ -16,13 +16,15 @@ namespace lockstep::forest {
 // that sums are exact in any order.
 struct Target {
   std::vector<std::string> classes{};  // empty: regression
-  double offset = 0;                   // value = offset + fixed * step
+  // value = offset + fixed * step. Leaves and predictions are counted from the
+  // offset: a float holds what labels differ by.
+  double offset = 0;
   double step = 1;
   int num_classes() const { return static_cast<int>(classes.size()); }
 };
 
 // |fixed| stays within this: sums over 2^32 rows fit in 63 bits.
-inline constexpr int32_t kFixedRange = 1 << 29;
+inline constexpr int32_t kFixedRange = 1 << 30;
 
 struct BinnedTable {
   size_t num_features = 0;

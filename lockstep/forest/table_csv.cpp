@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <string_view>
 
@@ -64,7 +65,22 @@ bool to_number(std::string_view text, double& value) {
   }
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  if (error == std::errc::result_out_of_range) {
+    value = std::strtod(std::string(text).c_str(), nullptr);  // infinity, or 0
+  }
+  return error != std::errc::invalid_argument &&
+         end == text.data() + text.size();
+}
+
+// With bytes that a terminal does not show as \x00.
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    shown += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte)
+                                         : std::string(1, c);
+  }
+  return shown;
 }
 
 class Csv : public TableFile {
@@ -134,7 +150,7 @@ class Csv : public TableFile {
     if (!split_quoted(line, columns_)) {
       return bad_quotes(fmt::format("{}:1", path_.string()));
     }
-    LOCKSTEP_TRY(check_names());
+    LOCKSTEP_TRY(check_names(fmt::format("{}:1", path_.string()), columns_));
     for (size_t i = 0; i < columns_.size(); ++i) {
       const bool label = !options.label.empty() && columns_[i] == options.label;
       label_ = label ? i : label_;
@@ -151,20 +167,6 @@ class Csv : public TableFile {
       return bad(fmt::format("{}: no column but the label", path_.string()));
     }
     return {};
-  }
-
-  Result<void> check_names() const {
-    auto names = columns_;
-    std::sort(names.begin(), names.end());
-    const auto twice = std::adjacent_find(names.begin(), names.end());
-    if (twice == names.end()) {
-      return {};
-    }
-    return bad(
-        fmt::format(
-            "{}:1: column '{}' stands twice; accepted: names that differ",
-            path_.string(),
-            *twice));
   }
 
   // Empty lines at the end are no rows.
@@ -273,7 +275,7 @@ class Csv : public TableFile {
               "{}: column '{}': '{}' is not a number",
               place(row),
               columns_[column],
-              cell));
+              printable(cell)));
     }
     if (use == Use::kLabel) {
       block.numbers.push_back(value);

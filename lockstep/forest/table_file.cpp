@@ -85,14 +85,11 @@ class Folder : public TableFile {
 Result<std::unique_ptr<TableFile>> open_folder(
     const os::Path& path,
     const TableOptions& options) {
-  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
+  LOCKSTEP_ASSIGN(const auto paths, table_files(path));
   std::vector<std::unique_ptr<TableFile>> files;
   os::Path first;
   const TableFile* filled = nullptr;  // the first with rows
-  for (const auto& name : names) {
-    if (!readable(name)) {
-      continue;
-    }
+  for (const auto& one : paths) {
     if (!files.empty() && is_label_file(options.label)) {
       return bad(
           fmt::format(
@@ -102,12 +99,12 @@ Result<std::unique_ptr<TableFile>> open_folder(
               options.label,
               path.string()));
     }
-    LOCKSTEP_ASSIGN(auto file, open_table(path / name, options));
+    LOCKSTEP_ASSIGN(auto file, open_table(one, options));
     if (!files.empty() && file->features() != files.front()->features()) {
       return bad(
           fmt::format(
               "{}: its columns differ from those of {}",
-              (path / name).string(),
+              one.string(),
               first.string()));
     }
     const bool other_kind =
@@ -117,11 +114,11 @@ Result<std::unique_ptr<TableFile>> open_folder(
           fmt::format(
               "{}: its labels are {}, those before are {}; accepted: one kind "
               "in a folder",
-              (path / name).string(),
+              one.string(),
               file->has_text() ? "words" : "numbers",
               file->has_text() ? "numbers" : "words"));
     }
-    first = files.empty() ? path / name : first;
+    first = files.empty() ? one : first;
     filled = filled == nullptr && file->num_rows() > 0 ? file.get() : filled;
     files.push_back(std::move(file));
   }
@@ -212,6 +209,21 @@ Result<std::unique_ptr<TableFile>> select_features(
       std::move(table), features, std::move(places));
 }
 
+Result<std::vector<os::Path>> table_files(const os::Path& path) {
+  std::error_code absent;
+  if (!fs::is_directory(path, absent)) {
+    return std::vector<os::Path>{path};
+  }
+  LOCKSTEP_ASSIGN(const auto names, os::real_files().list(path));
+  std::vector<os::Path> files;
+  for (const auto& name : names) {
+    if (readable(name)) {
+      files.push_back(path / name);
+    }
+  }
+  return files;
+}
+
 Result<std::unique_ptr<TableFile>> open_table(
     const os::Path& path,
     const TableOptions& options) {
@@ -239,6 +251,21 @@ Result<std::unique_ptr<TableFile>> open_table(
           "{}: '{}' is not a table; accepted: .csv, .npy, .h5, .hdf5",
           path.string(),
           ending));
+}
+
+Result<void> check_names(
+    const std::string& place,
+    std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) {
+    return {};
+  }
+  return bad(
+      fmt::format(
+          "{}: column '{}' stands twice; accepted: names that differ",
+          place,
+          *twice));
 }
 
 Error no_label(

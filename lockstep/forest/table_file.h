@@ -61,6 +61,9 @@ Result<std::unique_ptr<TableFile>> open_table(
     const os::Path& path,
     const TableOptions& options);
 
+// The files that open_table reads: the path itself, or the tables of a folder.
+Result<std::vector<os::Path>> table_files(const os::Path& path);
+
 // One of each kind; used by open_table.
 Result<std::unique_ptr<TableFile>> open_csv(
     const os::Path& path,
@@ -77,6 +80,11 @@ Result<std::unique_ptr<TableFile>> open_hdf5(
 Result<std::unique_ptr<TableFile>> select_features(
     std::unique_ptr<TableFile> table,
     const std::vector<std::string>& features);
+
+// Refuses a name that stands twice. `place`: whose names, for the message.
+Result<void> check_names(
+    const std::string& place,
+    std::vector<std::string> names);
 
 // "data.label=clas: x.csv has no such column; did you mean 'class'?"
 Error no_label(

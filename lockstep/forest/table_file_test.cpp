@@ -203,6 +203,22 @@ TEST_F(TableTest, DamagedNpyIsAnError) {
   EXPECT_THAT(
       open_error(write("c.npy", file(header, 6)), "2"),
       HasSubstr("columns 0 to 1"));
+  EXPECT_THAT(
+      open_error(write("c.npy", file(header, 8)), "label"),
+      HasSubstr("8 bytes behind the 3 x 2 numbers"));
+  const auto shaped = [&](const std::string& shape, size_t numbers) {
+    auto text = header;
+    text.replace(text.find("(3, 2)"), 6, shape);
+    return open_error(write("s.npy", file(text, numbers)), "label");
+  };
+  EXPECT_THAT(shaped("(-3, 2)", 6), HasSubstr("the shape (-3, 2) in its"));
+  EXPECT_THAT(shaped("(3, -2)", 6), HasSubstr("none below 0"));
+  EXPECT_THAT(shaped("(3, two)", 6), HasSubstr("none below 0"));
+  EXPECT_THAT(shaped("(3, 2", 6), HasSubstr("none below 0"));
+  EXPECT_THAT(shaped("(3, 0)", 0), HasSubstr("no columns"));
+  EXPECT_THAT(shaped("(3, 2, 1)", 6), HasSubstr("3 axes; accepted: 1 or 2"));
+  EXPECT_THAT(shaped("()", 1), HasSubstr("0 axes"));
+  EXPECT_THAT(shaped("(3,)", 3), HasSubstr("no column but the label"));
   header.replace(header.find("<f4"), 3, "<c8");
   EXPECT_THAT(
       open_error(write("d.npy", file(header, 6)), "label"),

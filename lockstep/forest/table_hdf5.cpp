@@ -14,34 +14,41 @@ Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
+// A data set, and how many columns it is.
+struct Hdf5Part {
+  std::string name;
+  size_t columns = 1;
+  std::string feature(size_t i) const {
+    return columns == 1 ? name : fmt::format("{}.{}", name, i);
+  }
+};
+
+std::vector<std::string> feature_names(const std::vector<Hdf5Part>& parts) {
+  std::vector<std::string> names;
+  for (const auto& part : parts) {
+    for (size_t i = 0; i < part.columns; ++i) {
+      names.push_back(part.feature(i));
+    }
+  }
+  return names;
+}
+
 // Data sets of one length: those with one axis are a column, those with two as
 // many as their second has.
 class Hdf5Table : public TableFile {
  public:
-  struct Part {
-    std::string name;
-    size_t columns = 1;
-    std::string feature(size_t i) const {
-      return columns == 1 ? name : fmt::format("{}.{}", name, i);
-    }
-  };
   Hdf5Table(
       os::Path path,
       Hdf5File file,
-      std::vector<Part> parts,
+      std::vector<Hdf5Part> parts,
       std::string label,
       uint64_t rows)
       : path_(std::move(path)),
         file_(std::move(file)),
         parts_(std::move(parts)),
         label_(std::move(label)),
-        rows_(rows) {
-    for (const auto& part : parts_) {
-      for (size_t i = 0; i < part.columns; ++i) {
-        features_.push_back(part.feature(i));
-      }
-    }
-  }
+        rows_(rows),
+        features_(feature_names(parts_)) {}
   const std::vector<std::string>& features() const override {
     return features_;
   }
@@ -79,7 +86,7 @@ class Hdf5Table : public TableFile {
  private:
   os::Path path_;
   Hdf5File file_;
-  std::vector<Part> parts_;
+  std::vector<Hdf5Part> parts_;
   std::string label_;
   uint64_t rows_;
   std::vector<std::string> features_;
@@ -153,7 +160,7 @@ Result<void> check_others(
   return {};
 }
 
-bool wanted(const Hdf5Table::Part& part, const TableOptions& options) {
+bool wanted(const Hdf5Part& part, const TableOptions& options) {
   for (size_t i = 0; i < part.columns; ++i) {
     if (options.wants(part.feature(i))) {
       return true;
@@ -169,14 +176,14 @@ Result<std::unique_ptr<TableFile>> open_hdf5(
     const TableOptions& options) {
   LOCKSTEP_ASSIGN(auto file, Hdf5File::open(path));
   LOCKSTEP_TRY(check_others(path, file.others(), options));
-  std::vector<Hdf5Table::Part> parts;
+  std::vector<Hdf5Part> parts;
   std::vector<std::string> names;
   std::string label;
   const Hdf5Set* first = nullptr;
   for (const auto& set : file.sets()) {
     names.push_back(set.name);
     const bool is_label = !options.label.empty() && set.name == options.label;
-    const Hdf5Table::Part part = {
+    const Hdf5Part part = {
         set.name,
         set.shape.size() == 2 ? static_cast<size_t>(set.shape[1]) : 1};
     if (!is_label && !wanted(part, options)) {
@@ -197,6 +204,7 @@ Result<std::unique_ptr<TableFile>> open_hdf5(
   if (parts.empty() && options.only.empty()) {
     return bad(path.string() + ": no data set of numbers but the label");
   }
+  LOCKSTEP_TRY(check_names(path.string(), feature_names(parts)));
   const uint64_t rows = first == nullptr ? 0 : first->shape[0];
   return std::make_unique<Hdf5Table>(
       path, std::move(file), std::move(parts), label, rows);

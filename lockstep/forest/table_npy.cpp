@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "lockstep/base/text.h"
 #include "lockstep/forest/table_file.h"
 
 namespace lockstep::forest {
@@ -100,6 +101,39 @@ struct Array {
   Convert number = nullptr;
 };
 
+// Of a tuple like "(3, 2), }": one or two numbers.
+Result<std::vector<uint64_t>> read_shape(
+    const std::string& name,
+    std::string_view text) {
+  const auto tuple = text.substr(0, text.find(')'));
+  std::vector<uint64_t> axes;
+  bool good = tuple.starts_with('(') && tuple.size() < text.size();
+  for (size_t at = 1; good && at < tuple.size();) {
+    const auto comma = std::min(tuple.find(',', at), tuple.size());
+    const auto axis = trim(tuple.substr(at, comma - at));
+    const bool last = comma == tuple.size();
+    at = comma + 1;
+    if (axis.empty() && last) {
+      break;  // "(3,)"
+    }
+    const auto [end, error] = std::from_chars(
+        axis.data(), axis.data() + axis.size(), axes.emplace_back());
+    good = error == std::errc() && end == axis.data() + axis.size();
+  }
+  if (!good) {
+    return bad(
+        fmt::format(
+            "{}: the shape {}) in its header; accepted: one or two axes, none "
+            "below 0",
+            name,
+            tuple));
+  }
+  if (axes.empty() || axes.size() > 2) {
+    return bad(fmt::format("{}: {} axes; accepted: 1 or 2", name, axes.size()));
+  }
+  return axes;
+}
+
 Result<Array> open_array(const os::Path& path) {
   LOCKSTEP_ASSIGN(auto file, os::MappedFile::open(path));
   const auto bytes = file.bytes();
@@ -130,30 +164,17 @@ Result<Array> open_array(const os::Path& path) {
   if (value_of(header, "fortran_order").starts_with("True")) {
     return bad(name + ": columns lie together; save it with rows together");
   }
-  const auto shape = value_of(header, "shape");
-  std::vector<uint64_t> axes;
-  for (size_t at = 1; at < shape.size() && shape[at] != ')'; ++at) {
-    uint64_t value = 0;
-    const auto [end, error] =
-        std::from_chars(shape.data() + at, shape.data() + shape.size(), value);
-    if (error == std::errc()) {
-      axes.push_back(value);
-      at = static_cast<size_t>(end - shape.data());
-      if (shape[at] == ')') {
-        break;
-      }
-    }
-  }
-  if (axes.empty() || axes.size() > 2) {
-    return bad(fmt::format("{}: {} axes; accepted: 1 or 2", name, axes.size()));
-  }
+  LOCKSTEP_ASSIGN(const auto axes, read_shape(name, value_of(header, "shape")));
   array.rows = axes[0];
   array.columns = axes.size() == 2 ? axes[1] : 1;
   array.size = static_cast<size_t>(type[2] - '0');
   array.is_float = type == "<f4";
   array.data = array.file.bytes().data() + begin + length;
   const size_t there = array.file.bytes().size() - begin - length;
-  if (array.columns == 0 || array.rows > there / array.columns / array.size) {
+  if (array.columns == 0) {
+    return bad(name + ": no columns");
+  }
+  if (array.rows > there / array.columns / array.size) {
     return bad(
         fmt::format(
             "{}: {} x {} numbers need more than the {} bytes there; the file "
@@ -162,6 +183,17 @@ Result<Array> open_array(const os::Path& path) {
             array.rows,
             array.columns,
             there));
+  }
+  if (const size_t used = array.rows * array.columns * array.size;
+      used < there) {
+    return bad(
+        fmt::format(
+            "{}: {} bytes behind the {} x {} numbers of its header; accepted: "
+            "one array a file",
+            name,
+            there - used,
+            array.rows,
+            array.columns));
   }
   return array;
 }

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
+#include "lockstep/base/log.h"
 #include "lockstep/forest/gather.h"
 #include "lockstep/forest/threads.h"
 
@@ -20,10 +23,44 @@ Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
+// Rows from one that is sampled to the next, over the whole table.
+uint64_t sample_step(const LoadedRows& rows) {
+  return std::max<uint64_t>(1, (rows.total_rows + kBinSample - 1) / kBinSample);
+}
+
+// What all ranks gave, by rank.
+template <class T>
+std::vector<T> gather_values(const std::string& own, Communicator& group) {
+  std::vector<T> values;
+  for (const auto& part : gather_bytes(own, group)) {
+    const size_t at = values.size();
+    values.resize(at + part.size() / sizeof(T));
+    if (!part.empty()) {
+      std::memcpy(values.data() + at, part.data(), part.size());
+    }
+  }
+  return values;
+}
+
+// Every n-th label of the whole table, sorted.
+std::vector<double> sample_labels(const LoadedRows& rows, Communicator& group) {
+  const uint64_t step = sample_step(rows);
+  std::string own;
+  for (size_t i = 0; i < rows.num_rows; ++i) {
+    if ((rows.first_row + i) % step == 0) {
+      own.append(
+          reinterpret_cast<const char*>(rows.numbers.data() + i),
+          sizeof(double));
+    }
+  }
+  auto labels = gather_values<double>(own, group);
+  std::sort(labels.begin(), labels.end());
+  return labels;
+}
+
 // Every n-th row of the whole table.
 std::vector<float> sample_rows(const LoadedRows& rows, Communicator& group) {
-  const uint64_t step =
-      std::max<uint64_t>(1, (rows.total_rows + kBinSample - 1) / kBinSample);
+  const uint64_t step = sample_step(rows);
   const size_t width = rows.features.size();
   std::string own;
   for (size_t i = 0; i < rows.num_rows; ++i) {
@@ -33,13 +70,38 @@ std::vector<float> sample_rows(const LoadedRows& rows, Communicator& group) {
           width * sizeof(float));
     }
   }
-  std::vector<float> sample;
-  for (const auto& part : gather_bytes(own, group)) {
-    const size_t at = sample.size();
-    sample.resize(at + part.size() / sizeof(float));
-    std::memcpy(sample.data() + at, part.data(), part.size());
+  return gather_values<float>(own, group);
+}
+
+// How far apart the middle half of sorted labels lies, or, where most of them
+// are equal, all but a twentieth at either end.
+double spread_of(const std::vector<double>& sorted) {
+  const auto at = [&](double share) {
+    return sorted[static_cast<size_t>(
+        share * static_cast<double>(sorted.size() - 1))];
+  };
+  const double half = at(.75) - at(.25);
+  return half > 0 ? half : at(.95) - at(.05);
+}
+
+// A label far from the others makes the step of fixed point coarse for all.
+void warn_of_outliers(
+    const std::vector<double>& labels,
+    double step,
+    std::pair<double, double> ends,
+    const Communicator& group) {
+  const double spread = spread_of(labels);
+  if (group.rank() == 0 && spread > 0 && step > spread / 1000) {
+    log_warning(
+        fmt::format(
+            "labels lie between {} and {}, most of them within {:.3g}: they "
+            "are told apart by {:.3g} at the least (30 bits over the whole "
+            "range); leave such outliers out, or learn the logarithm",
+            ends.first,
+            ends.second,
+            spread,
+            step));
   }
-  return sample;
 }
 
 Result<void> make_value_target(
@@ -54,13 +116,18 @@ Result<void> make_value_target(
   group.all_reduce(ends, 2, DataType::kFloat64, ReduceOp::kMin);
   const double lowest = ends[0];
   const double highest = -ends[1];
-  if (!(highest > lowest)) {
+  auto& target = set.forest.target;
+  // From the median on: leaves are floats, and most of them are small then,
+  // however far a few labels lie to one side.
+  const auto labels = sample_labels(rows, group);
+  target.offset = labels[labels.size() / 2];
+  target.step =
+      std::max(highest - target.offset, target.offset - lowest) / kFixedRange;
+  if (!(target.step >= std::numeric_limits<double>::min())) {
     return bad(
         fmt::format("every label is {}: there is nothing to learn", lowest));
   }
-  auto& target = set.forest.target;
-  target.offset = lowest + (highest - lowest) / 2;
-  target.step = (highest - lowest) / 2 / kFixedRange;
+  warn_of_outliers(labels, target.step, {lowest, highest}, group);
   set.table.targets.resize(rows.num_rows);
   for (size_t i = 0; i < rows.num_rows; ++i) {
     set.table.targets[i] = static_cast<int32_t>(

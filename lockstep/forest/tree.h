@@ -36,7 +36,8 @@ struct Forest {
   Target target;
   Binning binning;
   std::vector<Tree> trees;
-  // Floats a leaf: the share of each class, or one value.
+  // Floats a leaf: the share of each class, or one value, from target.offset
+  // on.
   int value_width() const {
     return target.classes.empty() ? 1 : target.num_classes();
   }

@@ -23,9 +23,7 @@ class ValueTask {
   using Cell = int64_t;
   static constexpr bool kPackable = false;
   ValueTask(const Target& target, const FitOptions& options)
-      : offset_(target.offset),
-        step_(target.step),
-        min_leaf_(options.min_leaf) {}
+      : step_(target.step), min_leaf_(options.min_leaf) {}
 
   size_t width() const { return 2; }
   size_t value_width() const { return 1; }
@@ -50,11 +48,13 @@ class ValueTask {
   bool worth(double gain, double before) const {
     return gain > 1e-12 * (1 + std::abs(before));
   }
+  // Without the target's offset, which a float would round: labels may be large
+  // compared with their spread.
   void value(const Cell* stats, std::vector<float>& values) const {
     const double mean = stats[0] > 0 ? static_cast<double>(stats[1]) /
                                            static_cast<double>(stats[0])
                                      : 0;
-    values.push_back(static_cast<float>(offset_ + mean * step_));
+    values.push_back(static_cast<float>(mean * step_));
   }
 
   template <class Next>
@@ -93,7 +93,6 @@ class ValueTask {
     const auto wide = static_cast<double>(sum);
     return drawn > 0 ? wide * wide / static_cast<double>(drawn) : 0;
   }
-  double offset_;
   double step_;
   int64_t min_leaf_;
 };

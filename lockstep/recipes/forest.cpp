@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 
 #include "lockstep/os/host.h"
@@ -16,6 +15,14 @@ namespace {
 using forest::Criterion;
 using forest::Exchange;
 
+// Weighted sums over 2^31 rows then stay far within what a gain's float holds.
+constexpr double kLargestWeight = 1e9;
+
+bool good_weight(double weight) {
+  return weight == 0 ||
+         (weight >= 1 / kLargestWeight && weight <= kLargestWeight);
+}
+
 Result<std::vector<double>> parse_weights(const std::string& text) {
   std::vector<double> weights;
   const char* at = text.data();
@@ -23,8 +30,7 @@ Result<std::vector<double>> parse_weights(const std::string& text) {
   bool good = true;
   while (good && at < end) {
     const auto [next, error] = std::from_chars(at, end, weights.emplace_back());
-    good = error == std::errc() && std::isfinite(weights.back()) &&
-           weights.back() >= 0 &&
+    good = error == std::errc() && good_weight(weights.back()) &&
            (next == end || (*next == ',' && next + 1 < end));
     at = next < end ? next + 1 : next;
   }
@@ -34,7 +40,7 @@ Result<std::vector<double>> parse_weights(const std::string& text) {
         ErrorCode::kInvalidInput,
         fmt::format(
             "'{}'; accepted: none, balanced, or a weight for each class like "
-            "1,2.5,1 (finite, none below 0, one above)",
+            "1,2.5,1 (each 0 or from 1e-9 to 1e9, one above 0)",
             text));
   }
   return weights;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
@@ -67,6 +68,41 @@ forest::LoadOptions load_options(
   return options;
 }
 
+// Keys that say nothing to a forest of numbers, or two things.
+Result<void> check_keys(const ForestConfig& config) {
+  auto classes = config.data.classes;
+  const bool numbers = config.forest.criterion == "squared_error";
+  if (numbers && (!classes.empty() || config.forest.class_weights != "none")) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{} with forest.criterion=squared_error: numbers have no classes; "
+            "accepted: entropy or gini, or without it",
+            classes.empty() ? "forest.class_weights" : "data.classes"));
+  }
+  std::sort(classes.begin(), classes.end());
+  const auto twice = std::adjacent_find(classes.begin(), classes.end());
+  if (twice != classes.end()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "data.classes: '{}' stands twice; accepted: classes that differ",
+            *twice));
+  }
+  return {};
+}
+
+// What can be seen of data.test before trees are grown.
+Result<void> check_test(
+    const ForestConfig& config,
+    const std::string& label,
+    const std::vector<std::string>& features) {
+  LOCKSTEP_ASSIGN(
+      const auto table, open_for(features, config.data.test, label, true));
+  return forest::check_labels(
+      *table, config.forest.criterion == "squared_error");
+}
+
 forest::TrainingSet read_training_set(
     const ForestConfig& config,
     int threads,
@@ -82,11 +118,13 @@ forest::TrainingSet read_training_set(
         "data.label is empty: a column's name (.csv, .h5) or number (.npy), or "
         "a .npy of labels");
   }
-  if (!config.data.test.empty()) {
-    test_label(config, /*trains=*/true);  // refused before trees are grown
-  }
+  given(check_keys(config));
   const auto table = together(
       forest::open_table(config.data.train, {config.data.label}), group);
+  if (!config.data.test.empty()) {
+    const auto label = test_label(config, /*trains=*/true);
+    given(forest::agree(check_test(config, label, table->features()), group));
+  }
   const bool split = config.data.test.empty() && config.data.held_out > 0;
   auto rows = given(load_rows(
       *table,

@@ -30,16 +30,6 @@ forest::Forest read_checkpoint(
   return together(forest::read_model(config.checkpoint), group);
 }
 
-Result<std::unique_ptr<forest::TableFile>> open_for(
-    const forest::Forest& model,
-    const std::string& path,
-    const std::string& label,
-    bool required) {
-  LOCKSTEP_ASSIGN(
-      auto table, forest::open_table(path, {label, required, model.features}));
-  return select_features(std::move(table), model.features);
-}
-
 std::string header(const forest::Forest& model, bool probabilities) {
   std::string line = "prediction";
   for (size_t c = 0; probabilities && c < model.target.classes.size(); ++c) {
@@ -47,6 +37,12 @@ std::string header(const forest::Forest& model, bool probabilities) {
     line += record::csv_cell(model.target.classes[c]);
   }
   return line + "\n";
+}
+
+// With the digits of the sum: those of a float where nothing is added.
+std::string number_text(float value, double offset) {
+  return offset == 0 ? fmt::format("{}", value)
+                     : fmt::format("{}", offset + static_cast<double>(value));
 }
 
 // A line a row; a row with a missing value has an empty one.
@@ -72,7 +68,7 @@ std::string lines_of(
       whole &= std::isfinite(block.features[i * features + f]);
     }
     if (whole) {
-      text += classes.empty() ? fmt::format("{}", values[i])
+      text += classes.empty() ? number_text(values[i], model.target.offset)
                               : names[static_cast<size_t>(classes[i])];
     }
     for (size_t c = 0; probabilities && !classes.empty() && c < width; ++c) {
@@ -81,6 +77,13 @@ std::string lines_of(
     text += '\n';
   }
   return text;
+}
+
+// All that 'predict' reads: the tables of a folder may be links to elsewhere.
+Result<std::vector<os::Path>> inputs_of(const ForestConfig& config) {
+  LOCKSTEP_ASSIGN(auto inputs, forest::table_files(config.data.test));
+  inputs.insert(inputs.end(), {config.data.test, config.checkpoint});
+  return inputs;
 }
 
 struct RowRange {
@@ -111,6 +114,16 @@ Result<void> write_predictions(
 
 }  // namespace
 
+Result<std::unique_ptr<forest::TableFile>> open_for(
+    const std::vector<std::string>& features,
+    const std::string& path,
+    const std::string& label,
+    bool required) {
+  LOCKSTEP_ASSIGN(
+      auto table, forest::open_table(path, {label, required, features}));
+  return select_features(std::move(table), features);
+}
+
 std::string test_label(const ForestConfig& config, bool trains) {
   const auto& data = config.data;
   if (!data.test_label.empty()) {
@@ -135,11 +148,15 @@ forest::Score score_file(
     const forest::Forest& model,
     int threads,
     collective::Communicator& group) {
-  const auto table = together(open_for(model, path, label, true), group);
+  const auto table =
+      together(open_for(model.features, path, label, true), group);
   options.label = label;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
-  const auto rows = given(load_rows(*table, options, group));
+  auto rows = given(load_rows(*table, options, group));
+  for (double& number : rows.numbers) {
+    number -= model.target.offset;
+  }
   std::vector<float> values(
       rows.num_rows * static_cast<size_t>(model.value_width()));
   const forest::Predictor predictor(model, threads);
@@ -222,7 +239,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   const auto& label = config.data.label;
   const auto table = together(
       open_for(
-          model,
+          model.features,
           config.data.test,
           forest::is_label_file(label) ? "" : label,
           false),
@@ -239,7 +256,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
             "{}-{}{}", path.stem().string(), rank, path.extension().string()));
   }
   auto out = together(
-      PredictionFile::open(path, {config.data.test, config.checkpoint}), group);
+      PredictionFile::open(path, together(inputs_of(config), group)), group);
   // A rank that fails keeps the others from replacing their files.
   given(
       forest::agree(

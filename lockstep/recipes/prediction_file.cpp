@@ -27,6 +27,26 @@ fs::path folder_of(const os::Path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
+// A new file there would be a part of the table next time.
+Result<void> check_folder(
+    const os::Path& target,
+    const std::vector<os::Path>& inputs) {
+  std::error_code absent;
+  const auto folder = folder_of(target);
+  if (!fs::is_directory(folder, absent)) {
+    return refused(
+        target, fmt::format("there is no folder {}", folder.string()));
+  }
+  for (const auto& input : inputs) {
+    if (fs::is_directory(input, absent) && same(folder, input)) {
+      return refused(
+          target,
+          fmt::format("lies in {}, whose files are the table", input.string()));
+    }
+  }
+  return {};
+}
+
 Result<void> check_target(
     const os::Path& target,
     const std::vector<os::Path>& inputs) {
@@ -41,14 +61,8 @@ Result<void> check_target(
     if (same(target, input)) {
       return refused(target, "is read by this very command");
     }
-    // A new file there would be a part of the table next time.
-    if (fs::is_directory(input, absent) && same(folder_of(target), input)) {
-      return refused(
-          target,
-          fmt::format("lies in {}, whose files are the table", input.string()));
-    }
   }
-  return {};
+  return check_folder(target, inputs);
 }
 
 }  // namespace
@@ -60,6 +74,8 @@ Result<PredictionFile> PredictionFile::open(
   const auto followed = fs::canonical(target, absent);
   const os::Path real = absent ? target : followed;
   LOCKSTEP_TRY(check_target(real, inputs));
+  // A link is a file of the folder that it lies in, wherever it leads.
+  LOCKSTEP_TRY(check_folder(target, inputs));
   const os::Path part =
       folder_of(real) /
       fmt::format(".{}.tmp-{}", real.filename().string(), ::getpid());

@@ -14,8 +14,9 @@ namespace lockstep::recipes {
 
 class PredictionFile {
  public:
-  // Refuses a target that is one of `inputs` (files, or folders of tables), or
-  // that is there and no regular file.
+  // Refuses a target that is one of `inputs` (every file that is read, and the
+  // folders of tables), that lies in such a folder or in none, or that is there
+  // and no regular file.
   static Result<PredictionFile> open(
       const os::Path& target,
       const std::vector<os::Path>& inputs);
