@@ -38,8 +38,8 @@ std::string plot_svg(
     const std::vector<Series>& series,
     const PlotOptions& options);
 
-// Horizontal stacked bars: one bar a row, one colour a part, from zero, each with
-// its share of the row written in it; with one part, its value.
+// Horizontal stacked bars: one bar a row, one colour a part, from zero, each
+// with its share of the row written in it; with one part, its value.
 struct Bars {
   std::vector<std::string> parts;
   struct Row {
