@@ -309,13 +309,15 @@ def test_nothing_to_resume_is_told(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists(LOCKSTEP), reason="no control program here")
-def test_a_run_under_lockstep_has_one_folder(tmp_path):
+def test_a_run_under_lockstep_that_is_split_is_told(tmp_path):
     done = subprocess.run(
         [LOCKSTEP, "run", "--runs-dir", tmp_path / "runs", "--", TRAIN, *VIT, "out=here"],
         env=clean_environment(), cwd=tmp_path, timeout=120, capture_output=True, text=True,
     )
-    refused(done, "out=here: under lockstep the run directory is", code=1)
-    assert not (tmp_path / "here").exists()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "out=here splits this run" in done.stdout + done.stderr
+    assert (tmp_path / "here" / "metrics.csv").exists()
+    assert list((tmp_path / "runs").glob("*/checkpoints/last.safetensors"))
 
 
 @pytest.fixture(scope="module")

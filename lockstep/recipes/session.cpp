@@ -157,17 +157,18 @@ record::RunDirectory open_run(
     const std::string& recipe,
     const train::RankEnvironment& environment,
     collective::Communicator& group) {
-  if (!environment.run_dir.empty() && !prepared.out.empty()) {
-    // Half of the run would lie there, and nothing would bring it home.
-    throw TrainError(
-        kBadInput,
+  if (!environment.run_dir.empty() && !prepared.out.empty() &&
+      group.rank() == 0) {
+    log_warning(
         fmt::format(
-            "out={}: under lockstep the run directory is {}; leave out= away, "
-            "or move all runs by --runs-dir",
+            "out={} splits this run: lockstep has its run directory in {}, "
+            "with "
+            "the checkpoints that trainer.resume=auto looks for; leave out= "
+            "away, or move all runs by --runs-dir",
             prepared.out,
             environment.run_dir));
   }
-  if (!environment.run_dir.empty()) {
+  if (!environment.run_dir.empty() && prepared.out.empty()) {
     return input_or_throw(record::RunDirectory::open(environment.run_dir));
   }
   std::string path;
