@@ -3,16 +3,13 @@ file, and what it says to bad input. Its model file is read here by the
 safetensors package and walked by a few lines of numpy."""
 
 import csv
-import datetime
 import json
 import shutil
 import subprocess
 
 import h5py
-import netCDF4
 import numpy as np
 import pytest
-from pyhdf.SD import SD, SDC
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sklearn.datasets import load_digits, make_classification, make_friedman1
@@ -682,153 +679,3 @@ def test_a_table_of_other_columns_is_refused(alone, tmp_path):
     file = alone / "checkpoints" / "last.safetensors"
     done = train("forest", "predict", f"checkpoint={file}", f"data.test={path}")
     refused(done, "no column 'f2', 'f3'")
-
-
-# The satellite chain. Pixels about a kilometre apart; CALIPSO flies through.
-FILL = 65533
-
-
-def make_viirs(folder, time, lat, seed, places=True):
-    rows, columns = 90, 120
-    rng = np.random.default_rng(seed)
-    r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-    latitude = (lat + 0.009 * r - 0.001 * c).astype("f4")
-    longitude = (30 + 0.012 * c + 0.001 * r).astype("f4")
-    counts = rng.integers(100, 60000, (16, rows, columns), dtype=np.uint16)
-    counts[3, 10:20, :] = FILL
-    counts[8, :, 60:64] = 65535
-    files = {"VNP02MOD": counts, "VNP03MOD": None} if places else {"VNP02MOD": counts}
-    for name, bands in files.items():
-        path = folder / f"{name}.{time}.002.nc"
-        with netCDF4.Dataset(path, "w") as file:
-            file.createDimension("y", rows)
-            file.createDimension("x", columns)
-            if bands is None:
-                group = file.createGroup("geolocation_data")
-                for key, value in [("latitude", latitude), ("longitude", longitude)]:
-                    group.createVariable(key, "f4", ("y", "x"))[:] = value
-                continue
-            group = file.createGroup("observation_data")
-            for band in range(16):
-                variable = group.createVariable(
-                    f"M{band + 1:02}", "u2", ("y", "x"), fill_value=65535
-                )
-                variable.set_auto_maskandscale(False)
-                variable.scale_factor = np.float32(0.5)
-                variable.add_offset = np.float32(-3)
-                variable[:] = bands[band]
-    return latitude, longitude, counts
-
-
-def make_calipso(path, seconds, latitude, longitude, flags):
-    day = datetime.datetime(2014, 1, 1)
-    stamp = 140101 + np.asarray(seconds) / 86400
-    file = SD(str(path), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
-    assert day.year == 2014
-    for name, kind, values in [
-        ("Profile_UTC_Time", SDC.FLOAT64, stamp.reshape(-1, 1)),
-        ("Latitude", SDC.FLOAT32, latitude.reshape(-1, 1).astype("f4")),
-        ("Longitude", SDC.FLOAT32, longitude.reshape(-1, 1).astype("f4")),
-        ("Feature_Classification_Flags", SDC.UINT16, flags.reshape(-1, 1)),
-    ]:
-        one = file.create(name, kind, values.shape)
-        one[:] = values
-        one.endaccess()
-    file.end()
-
-
-def haversine(lat1, lon1, lat2, lon2):
-    a, b, c, d = map(np.radians, (lat1, lon1, lat2, lon2))
-    h = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2
-    return 2 * 6373 * np.arcsin(np.sqrt(h))
-
-
-@pytest.fixture
-def granules(tmp_path):
-    """Two granules of VIIRS and a track of which some profiles miss them."""
-    viirs = tmp_path / "viirs"
-    viirs.mkdir()
-    swaths = {
-        "A2014001.0012": make_viirs(viirs, "A2014001.0012", 10, 1),
-        "A2014001.0018": make_viirs(viirs, "A2014001.0018", 11, 2),
-    }
-    rng = np.random.default_rng(5)
-    seconds = np.linspace(11 * 60, 25 * 60, 400)
-    latitude = np.linspace(9.8, 12, 400)
-    longitude = 30.7 + rng.normal(0, 0.5, 400)
-    flags = rng.integers(0, 65535, 400, dtype=np.uint16)
-    calipso = tmp_path / "calipso"
-    calipso.mkdir()
-    make_calipso(calipso / "track.hdf", seconds, latitude, longitude, flags)
-    return tmp_path, swaths, (seconds, latitude, longitude, flags)
-
-
-def expected_rows(begin, swath, track):
-    """Every profile against every pixel."""
-    latitude, longitude, counts = swath
-    lat, lon = latitude.ravel(), longitude.ravel()
-    rows = []
-    for second, y, x, flag in zip(*track):
-        y, x = np.float32(y), np.float32(x)
-        if not begin <= second < begin + 360:
-            continue
-        distance = haversine(float(y), float(x), lat.astype("f8"), lon.astype("f8"))
-        pixel = distance.argmin()
-        values = counts.reshape(16, -1)[:, pixel]
-        if distance[pixel] < 5 and (values < 65528).all():
-            rows.append([*(values * 0.5 - 3), (int(flag) >> 5) & 3])
-    return np.array(rows)
-
-
-def collocate(folder, *words):
-    return train(
-        "forest",
-        "collocate",
-        f"collocate.calipso={folder / 'calipso'}",
-        f"collocate.viirs={folder / 'viirs'}",
-        f"collocate.rows={folder / 'rows'}",
-        *words,
-    )
-
-
-def test_collocated_rows_are_those_of_a_full_search(granules):
-    folder, swaths, track = granules
-    done = collocate(folder, "forest.threads=2")
-    assert done.returncode == 0, done.stderr
-    for time, swath in swaths.items():
-        begin = int(time[9:11]) * 3600 + int(time[11:]) * 60
-        expected = expected_rows(begin, swath, track)
-        assert len(expected) > 20
-        with h5py.File(folder / "rows" / f"VNP02MOD.{time}.002.h5") as file:
-            names = [f"M{band:02}" for band in range(1, 17)] + ["label"]
-            got = np.column_stack([file[name][:] for name in names])
-        assert np.array_equal(got, expected)
-    # The folder is a table that a forest learns from.
-    run = folder / "run"
-    trained("forest", f"data.train={folder / 'rows'}", "forest.trees=3", f"out={run}")
-
-
-def test_collocation_goes_on_where_it_stopped(granules):
-    folder, _, _ = granules
-    assert collocate(folder).returncode == 0
-    files = sorted((folder / "rows").glob("*.h5"))
-    kept = files[0].stat().st_mtime_ns
-    files[1].unlink()
-    (folder / "rows" / (files[1].name + ".part")).write_text("torn")
-    done = collocate(folder)
-    assert "1 granules" in done.stdout
-    assert files[0].stat().st_mtime_ns == kept and files[1].exists()
-
-
-def test_damaged_granules_are_named(granules):
-    folder, _, _ = granules
-    for part, name in [("viirs", "VNP02MOD.A2014001.0018.002.nc"), ("calipso", "track.hdf")]:
-        path = folder / part / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[: len(whole) // 3])
-        done = collocate(folder)
-        assert done.returncode == 2 and name in done.stderr, done.stderr
-        path.write_bytes(whole)
-    (folder / "viirs" / "VNP03MOD.A2014001.0018.002.nc").unlink()
-    refused(collocate(folder), "latitude and longitude")
-    refused(train("forest", "collocate"), "collocate.calipso")
