@@ -288,6 +288,22 @@ struct Kept : torch::CustomClassHolder {
   }
 };
 
+void do_qkv(Kept& kept) {
+  kept.qkv =
+      product(kept.first.y, kept.copies[kQkvWeight], kept.copies[kQkvBias]);
+}
+
+// The first norm's result again, from the sum that it kept.
+void do_first_again(Kept& kept) {
+  kept.first.y = norm(
+                     kept.first.sum,
+                     at::Tensor(),
+                     kept.parameters[kNorm1Weight],
+                     kept.parameters[kNorm1Bias],
+                     kept.shape.eps)
+                     .y;
+}
+
 void do_attention(Kept& kept) {
   kept.attended = attention(kept.qkv, kept.shape);
   kept.projected_from = kept.shape.first_only
@@ -356,8 +372,7 @@ class Block : public torch::autograd::Function<Block> {
     if (!kept->has_delta) {
       kept->first.sum = x.detach();
     }
-    kept->qkv =
-        product(kept->first.y, (*copies)[kQkvWeight], (*copies)[kQkvBias]);
+    do_qkv(*kept);
     do_attention(*kept);
     do_second_norm(*kept);
     do_hidden(*kept);
@@ -375,6 +390,7 @@ class Block : public torch::autograd::Function<Block> {
       kept->active.reset();
     }
     if (shape->keep == Keep::kLeast) {
+      kept->qkv.reset();
       kept->hidden.reset();
     }
     context->saved_data["kept"] = c10::IValue::make_capsule(kept);
@@ -386,7 +402,7 @@ class Block : public torch::autograd::Function<Block> {
       variable_list gradients) {
     const auto capsule = context->saved_data["kept"].toCapsule();
     Kept& kept = static_cast<Kept&>(*capsule);
-    if (!kept.qkv.defined()) {
+    if (!kept.first.sum.defined()) {
       throw std::runtime_error("a fused block goes back once");
     }
     const auto& parameters = kept.parameters;
@@ -395,6 +411,10 @@ class Block : public torch::autograd::Function<Block> {
     std::vector<Sink> sinks;
     for (const auto& parameter : parameters) {
       sinks.emplace_back(parameter);
+    }
+    if (!kept.qkv.defined()) {
+      do_first_again(kept);
+      do_qkv(kept);
     }
     if (!kept.projected_from.defined()) {
       do_attention(kept);
@@ -436,13 +456,7 @@ class Block : public torch::autograd::Function<Block> {
     slope = attention_backward(kept.qkv, slope, shape, sinks[kQkvBias]);
     kept.qkv.reset();
     if (!kept.first.y.defined()) {
-      kept.first.y = norm(
-                         kept.first.sum,
-                         at::Tensor(),
-                         parameters[kNorm1Weight],
-                         parameters[kNorm1Bias],
-                         shape.eps)
-                         .y;
+      do_first_again(kept);
     }
     add_weight_gradient(sinks[kQkvWeight], slope, kept.first.y);
     kept.first.y.reset();

@@ -33,7 +33,7 @@ class Copies {
 };
 
 // What a block keeps for its way back: everything; only its input, qkv and the
-// MLP's hidden layer (the rest is cheap to do again); or only input and qkv.
+// MLP's hidden layer (the rest is cheap to do again); or only its input.
 enum class Keep { kAll, kCheap, kLeast };
 
 struct BlockShape {
