@@ -327,8 +327,14 @@ def finished(tmp_path_factory):
     return run / "checkpoints" / "last.safetensors"
 
 
+def damage_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-2000] ^= 4
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize(
-    "damage", [damage_cut, damage_empty, "header", "absent", "metadata"]
+    "damage", [damage_cut, damage_empty, damage_bit, "header", "absent", "metadata"]
 )
 def test_a_damaged_checkpoint_is_named(tmp_path, finished, damage):
     run = tmp_path / "run"

@@ -344,6 +344,10 @@ Result<SafetensorsFile> SafetensorsFile::open(const os::Path& path) {
     return std::move(parsed.error())
         .with_context(fmt::format("reading {}", path.string()));
   }
+  if (auto whole = file.check_sum(); !whole) {
+    return std::move(whole.error())
+        .with_context(fmt::format("reading {}", path.string()));
+  }
   for (size_t i = 0; i < file.tensors_.size(); ++i) {
     file.index_.emplace(file.tensors_[i].name, i);
   }

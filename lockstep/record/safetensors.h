@@ -4,7 +4,8 @@
 // LibTorch here: tensors are names, types, shapes and bytes. The reader checks
 // everything before it hands out a byte (header length, JSON, types, shapes
 // against offsets, holes and overlaps, file size) and never crashes on a
-// corrupt file: the error names the file and what is wrong.
+// corrupt file: the error names the file and what is wrong. What we write
+// carries a checksum of its data, so a flipped bit is found too.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,9 +49,10 @@ class SafetensorsFile {
   // Views into the mapping, in the order of the file: valid while this lives.
   const std::vector<TensorView>& tensors() const { return tensors_; }
   const TensorView* find(const std::string& name) const;
-  const Metadata& metadata() const { return metadata_; }
+  const Metadata& metadata() const { return metadata_; }  // not the checksum
 
  private:
+  Result<void> check_sum();
   explicit SafetensorsFile(os::MappedFile file) : file_(std::move(file)) {}
   os::MappedFile file_;
   std::vector<TensorView> tensors_;

@@ -23,6 +23,22 @@ inline constexpr uint64_t kMaxHeader = 100'000'000;
 inline constexpr size_t kLengthBytes = 8;
 inline constexpr size_t kHeaderAlignment = 8;
 
+// The metadata that tells damage: CRC-32C of the data and of the header, eight
+// hex digits each. The second one, taken with zeros in place of both, says that
+// the header is still as it was written: what another program wrote anew and
+// took the metadata along for is not held to it.
+inline constexpr std::string_view kSumName = "lockstep.crc32c";
+inline constexpr std::string_view kNoSum = "00000000 00000000";
+
+// Of a header that has kSumName: its text before and after the sums.
+struct AroundSum {
+  std::string_view before;
+  std::string_view sum;
+  std::string_view after;
+};
+std::optional<AroundSum> around_sum(std::string_view header);
+std::string make_sum(uint32_t data, const AroundSum& header);
+
 // Elements times element size; none when it does not fit 64 bits.
 std::optional<uint64_t> byte_count(
     const std::vector<int64_t>& shape,

@@ -105,6 +105,51 @@ TEST(Safetensors, EveryTensorIsAlignedToItsElement) {
   }
 }
 
+TEST(Safetensors, AFlippedBitIsFound) {
+  const TemporaryFolder folder;
+  const os::Path path = folder.path() / "a.safetensors";
+  const std::vector<float> values(1000, 1.5F);
+  ASSERT_TRUE(write_safetensors(
+      os::real_files(),
+      path,
+      {view("w", "F32", {1000}, values)},
+      {{"note", "kept"}}));
+  const std::string whole = *os::real_files().read(path);
+  ASSERT_TRUE(SafetensorsFile::open(path));
+  for (const size_t back : {size_t{1}, size_t{2000}, size_t{4000}}) {
+    std::string damaged = whole;
+    damaged[damaged.size() - back] ^= 4;
+    ASSERT_TRUE(os::real_files().write_atomic(path, damaged));
+    const auto file = SafetensorsFile::open(path);
+    ASSERT_FALSE(file) << back;
+    EXPECT_THAT(
+        file.error().to_string(), testing::HasSubstr("damaged after it was"));
+    EXPECT_THAT(file.error().to_string(), testing::HasSubstr("a.safetensors"));
+  }
+}
+
+// Other programs change weights and take the metadata along.
+TEST(Safetensors, AFileThatWasWrittenAnewIsNotHeldToTheOldSum) {
+  const TemporaryFolder folder;
+  const os::Path path = folder.path() / "a.safetensors";
+  const std::vector<float> values(2, 1.5F);
+  ASSERT_TRUE(write_safetensors(
+      os::real_files(), path, {view("w", "F32", {2}, values)}, {}));
+  const std::string ours = *os::real_files().read(path);
+  const size_t sum = ours.find("lockstep.crc32c");
+  ASSERT_NE(sum, std::string::npos);
+  const std::string theirs =
+      R"({"__metadata__":{")" + ours.substr(sum, 35) +
+      R"("},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const uint64_t length = theirs.size();
+  std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
+  file += theirs + std::string(8, '\0');
+  ASSERT_TRUE(os::real_files().write_atomic(path, file));
+  const auto read = SafetensorsFile::open(path);
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_TRUE(read->metadata().empty());
+}
+
 TEST(Safetensors, AFileWithoutTensorsIsOne) {
   os::FakeFileSystem files;
   ASSERT_TRUE(write_safetensors(files, "/x", {}, {}));

@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/base/crc32c.h"
 #include "lockstep/record/safetensors.h"
 #include "lockstep/record/safetensors_format.h"
 
@@ -12,7 +13,12 @@ namespace lockstep::record {
 
 namespace {
 
-// The JSON of the header, padded so that the data starts aligned.
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The JSON of the header, padded so that the data starts aligned, with room for
+// the sums. The metadata comes last; other writers put it first.
 Result<std::string> make_header(
     const std::vector<const TensorView*>& ordered,
     const Metadata& metadata) {
@@ -26,16 +32,6 @@ Result<std::string> make_header(
         text += ',';
       }
     };
-    if (!metadata.empty()) {
-      text += fmt::format("\"{}\":{{", kMetadataName);
-      bool first = true;
-      for (const auto& [key, value] : metadata) {
-        text += first ? "" : ",";
-        text += quoted(key) + ":" + quoted(value);
-        first = false;
-      }
-      text += '}';
-    }
     uint64_t offset = 0;
     for (const TensorView* tensor : ordered) {
       separate();
@@ -49,6 +45,14 @@ Result<std::string> make_header(
           end);
       offset = end;
     }
+    separate();
+    text += fmt::format("\"{}\":{{", kMetadataName);
+    for (const auto& [key, value] : metadata) {
+      if (key != kSumName) {
+        text += quoted(key) + ":" + quoted(value) + ",";
+      }
+    }
+    text += fmt::format("\"{}\":\"{}\"}}", kSumName, kNoSum);
   } catch (const nlohmann::json::exception&) {
     return Error(
         ErrorCode::kInvalidInput,
@@ -126,6 +130,12 @@ Result<void> write_safetensors(
   if (!header) {
     return std::move(header.error()).with_context(context);
   }
+  uint32_t sum = 0;
+  for (const TensorView* tensor : ordered) {
+    sum = crc32c(as_text(tensor->bytes), sum);
+  }
+  const auto around = around_sum(*header);
+  header->replace(around->before.size(), kNoSum.size(), make_sum(sum, *around));
   const uint64_t length = header->size();
   std::vector<std::string_view> parts;
   parts.reserve(tensors.size() + 2);
@@ -133,9 +143,7 @@ Result<void> write_safetensors(
   parts.emplace_back(*header);
   for (const TensorView* tensor : ordered) {
     if (!tensor->bytes.empty()) {
-      parts.emplace_back(
-          reinterpret_cast<const char*>(tensor->bytes.data()),
-          tensor->bytes.size());
+      parts.emplace_back(as_text(tensor->bytes));
     }
   }
   return files.write_atomic(path, parts).with_context(context);
