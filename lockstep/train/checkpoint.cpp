@@ -135,11 +135,22 @@ record::Metadata describe(
       {"lockstep.samples_in_epoch", std::to_string(progress.samples_in_epoch)},
       {"lockstep.seconds", fmt::format("{}", progress.seconds)},
   };
+  if (!state.run.empty()) {
+    metadata["lockstep.run"] = state.run;
+  }
   if (progress.best) {
     metadata["lockstep.best"] = fmt::format("{}", *progress.best);
     metadata["lockstep.since_best"] = std::to_string(progress.since_best);
   }
   return metadata;
+}
+
+bool is_checkpoint_of(
+    const std::filesystem::path& path,
+    const std::string& run) {
+  const auto metadata = CheckpointReader(path).metadata();
+  const auto found = metadata.find("lockstep.run");
+  return found != metadata.end() && found->second == run;
 }
 
 void save_checkpoint(

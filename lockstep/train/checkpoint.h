@@ -34,6 +34,7 @@ struct CheckpointState {
   parallel::NamedTensors extra;
   // Of the tensors above that are this rank's part of a whole.
   parallel::Placements placements{};
+  std::string run{};  // whose it is; all shards of one checkpoint have the same
 };
 
 void save_checkpoint(
@@ -55,6 +56,11 @@ Progress load_checkpoint(
     const std::filesystem::path& path,
     const CheckpointState& state,
     bool weights_only = false);
+
+// Whether the run of this name wrote it.
+bool is_checkpoint_of(
+    const std::filesystem::path& path,
+    const std::string& run);
 
 // Everybody gets rank 0's tensors (those that are not in parts) and progress.
 void share_state(

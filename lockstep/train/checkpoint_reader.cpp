@@ -173,7 +173,10 @@ void CheckpointReader::add_shard(
     const record::SafetensorsFile& file) {
   const std::string shown = path.string();
   for (const char* key :
-       {"lockstep.shards", "lockstep.step", "lockstep.recipe"}) {
+       {"lockstep.shards",
+        "lockstep.step",
+        "lockstep.recipe",
+        "lockstep.run"}) {
     if (value_of(file.metadata(), key) != value_of(metadata(), key)) {
       refuse(
           fmt::format(

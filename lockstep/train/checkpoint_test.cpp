@@ -61,6 +61,16 @@ TEST_F(CheckpointFile, BringsBackTheWholeState) {
   EXPECT_TRUE(loaded.extra[0].second.equal(saved.extra[0].second));
 }
 
+TEST_F(CheckpointFile, SaysWhoseItIs) {
+  auto state = make(0);
+  save_checkpoint(path(), state, {.step = 1});
+  EXPECT_FALSE(is_checkpoint_of(path(), ""));
+  state.run = "a";
+  save_checkpoint(path(), state, {.step = 1});
+  EXPECT_TRUE(is_checkpoint_of(path(), "a"));
+  EXPECT_FALSE(is_checkpoint_of(path(), "b"));
+}
+
 TEST_F(CheckpointFile, RefusesWhatDoesNotFitAndSaysWhy) {
   save_checkpoint(path(), make(0), {});
   auto other_shape = make(0);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "lockstep/base/crc32c.h"
 #include "lockstep/base/log.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/parallel/balance.h"
@@ -13,6 +14,7 @@
 #include "lockstep/train/agreement.h"
 #include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/error.h"
+#include "lockstep/train/limits.h"
 #include "lockstep/train/recorder.h"
 #include "lockstep/train/saver.h"
 #include "lockstep/train/step_trace.h"
@@ -22,6 +24,21 @@ namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Names the run in its checkpoints: what its launcher calls it, or where it
+// writes (torchrun calls every run "none" that nobody named). Rank 0's for all.
+std::string agree_on_run_id(
+    const LoopOptions& options,
+    collective::Communicator& group) {
+  std::string name = options.environment.run_id;
+  if ((name.empty() || name == "none") && options.run != nullptr) {
+    name = fs::absolute(options.run->path()).lexically_normal().string();
+  }
+  int64_t hash = static_cast<int64_t>(crc32c(name)) << 32;
+  hash |= crc32c(name + "again");
+  group.broadcast(&hash, 1, collective::DataType::kInt64, 0);
+  return fmt::format("{:016x}", static_cast<uint64_t>(hash));
+}
 
 double seconds_since(os::Instant start) {
   return to_seconds(os::real_clock().now() - start);
@@ -76,15 +93,6 @@ class Loop {
             leader() && options.run != nullptr ? trainer_.trace_steps : 0,
             context.device,
             options.run != nullptr ? options.run->trace() : "") {
-    const int64_t batches = recipe.loader().batches();
-    steps_per_epoch_ =
-        (batches + trainer_.accumulate - 1) / trainer_.accumulate;
-    total_steps_ = trainer_.max_epochs * steps_per_epoch_;
-    if (trainer_.max_steps > 0) {
-      const int64_t least = trainer_.min_epochs * steps_per_epoch_;
-      const int64_t limit = std::max(trainer_.max_steps, least);
-      total_steps_ = total_steps_ > 0 ? std::min(total_steps_, limit) : limit;
-    }
     start_balance();
   }
 
@@ -94,7 +102,7 @@ class Loop {
   bool leader() const { return group_.rank() == 0; }
   std::string good_checkpoint() {
     saver_->wait();
-    return saved_step_ > 0 ? saver_->last().string() : "not there yet";
+    return saved_step_ > 0 ? saved_at_.string() : "not there yet";
   }
   CheckpointState state() {
     return {
@@ -102,12 +110,15 @@ class Loop {
         options_.config,
         recipe_.tensors(),
         recipe_.extra(),
-        recipe_.placements()};
+        recipe_.placements(),
+        run_id_};
   }
   void start_balance();
   // Lets shares follow what the ranks were measured at.
   void follow_speeds(const Launched& step);
   void resume();
+  // Where to go on from; none: nowhere.
+  std::optional<fs::path> resume_from();
   void announce();
   void enter_phase(Recorder& recorder);
   // False when training is over.
@@ -155,6 +166,8 @@ class Loop {
   os::Instant settled_at_ = os::real_clock().now();
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
+  fs::path saved_at_;   // that step
+  std::string run_id_;  // in its checkpoints
   std::optional<Saver> saver_;
   std::string phase_;
   int64_t validated_step_ = -1;
@@ -191,12 +204,32 @@ void Loop::follow_speeds(const Launched& step) {
   }
 }
 
-void Loop::resume() {
-  std::string from = trainer_.resume;
-  // A restarted generation goes on by itself.
-  if (from == "none" && options_.environment.generation > 0) {
-    from = "auto";
+std::optional<fs::path> Loop::resume_from() {
+  const std::string& from = trainer_.resume;
+  int64_t there = 0;
+  // A restarted generation goes on by itself, from what this run has written: a
+  // folder that was given may have another one's.
+  if (options_.environment.generation > 0 && from != "auto") {
+    there = leader() && fs::exists(saver_->last()) &&
+            is_checkpoint_of(saver_->last(), run_id_);
+  } else if (from == "auto") {
+    there = leader() && fs::exists(saver_->last());
   }
+  group_.broadcast(&there, 1, collective::DataType::kInt64, 0);
+  if (there != 0) {
+    return saver_->last();
+  }
+  if (from == "auto" && leader()) {
+    log_info(
+        fmt::format(
+            "nothing to resume at {}: step 1", saver_->last().string()));
+  }
+  return from == "auto" || from == "none" ? std::nullopt
+                                          : std::optional<fs::path>(from);
+}
+
+void Loop::resume() {
+  run_id_ = agree_on_run_id(options_, group_);
   const auto whole = state();
   Saver::Options saving;
   saving.folder = options_.checkpoint_dir;
@@ -204,26 +237,25 @@ void Loop::resume() {
       trainer_.checkpoint_format, options_.checkpoint_dir, whole, group_);
   saving.behind = context_.device.is_cuda() && whole.placements.empty();
   saver_.emplace(saving, group_, *options_.events);
-  const fs::path path = from == "auto" ? saver_->last() : fs::path(from);
-  int64_t there =
-      from != "none" && (from != "auto" || (leader() && fs::exists(path)));
-  group_.broadcast(&there, 1, collective::DataType::kInt64, 0);
-  if (there != 0) {
-    progress_ = restore_together(path, whole, group_);
+  if (const auto path = resume_from()) {
+    progress_ = restore_together(*path, whole, group_);
+    saved_at_ = *path;
     if (leader()) {
       log_info(
           fmt::format(
-              "resumed from {} at step {}", path.string(), progress_.step));
+              "resumed from {} at step {}", path->string(), progress_.step));
     }
   } else {
-    if (trainer_.resume == "auto" && leader()) {
-      log_info(fmt::format("nothing to resume at {}: step 1", path.string()));
-    }
     share_state(whole, progress_, group_);
   }
   saved_step_ = progress_.step;
   step_epoch_ = progress_.epoch;
   seconds_before_ = progress_.seconds;
+  const auto& loader = recipe_.loader();
+  const EpochSize epoch = {
+      loader.batches(), loader.batch_size() * group_.size()};
+  steps_per_epoch_ = steps_per_epoch(trainer_, epoch);
+  total_steps_ = total_steps(trainer_, epoch, progress_);
 }
 
 void Loop::announce() {
@@ -283,6 +315,7 @@ LoopResult Loop::run() {
   resume();
   Recorder recorder(options_.run, leader(), progress_.step);
   announce();
+  const bool out_of_time = is_out_of_time(trainer_, progress_);
   if (reached_limit()) {
     recorder.line(
         fmt::format(
@@ -290,9 +323,18 @@ LoopResult Loop::run() {
             progress_.step,
             total_steps_),
         true);
+  } else if (out_of_time) {
+    recorder.line(
+        fmt::format(
+            "nothing to do: the checkpoint has {:.0f} s, "
+            "trainer.max_seconds={}",
+            progress_.seconds,
+            trainer_.max_seconds),
+        true);
   }
   begun_ = os::real_clock().now();
-  while (!reached_limit() && !gave_up() && run_epoch(recorder)) {}
+  while (!out_of_time && !reached_limit() && !gave_up() &&
+         run_epoch(recorder)) {}
   finish_trace(recorder);
   if (gave_up()) {
     recorder.line(
@@ -307,7 +349,8 @@ LoopResult Loop::run() {
     draw(recorder);
     validate(recorder);
   }
-  if (saved_step_ != progress_.step) {
+  if (saved_step_ != progress_.step ||
+      (progress_.step > 0 && saved_at_ != saver_->last())) {
     save(result_.stopped ? "signal" : "final");
   }
   saver_->wait();
@@ -609,6 +652,7 @@ void Loop::validate(Recorder& recorder) {
     text += fmt::format("  {} {:.4g}", name, value);
   }
   recorder.metrics(progress_.step, step_epoch_, values);
+  recorder.flush();
   recorder.line(text, true);
   if (leader()) {
     options_.events->write(wire::Metric{progress_.step, step_epoch_, values});
@@ -663,6 +707,7 @@ void Loop::save(const std::string& reason) {
   check_weights();
   saver_->save(state(), progress_, reason);
   saved_step_ = progress_.step;
+  saved_at_ = saver_->last();
 }
 
 }  // namespace

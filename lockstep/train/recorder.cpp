@@ -14,6 +14,8 @@ namespace lockstep::train {
 namespace {
 
 constexpr auto kLineInterval = std::chrono::seconds(2);
+// After a kill no more than this is missing in TensorBoard's file.
+constexpr auto kFlushInterval = std::chrono::seconds(2);
 
 template <class T>
 T take(Result<T> result) {
@@ -32,6 +34,7 @@ struct Recorder::Impl {
   record::MetricsTable table;
   std::unique_ptr<record::TensorBoardWriter> board;
   os::Instant last_line{};
+  os::Instant last_flush{};
 };
 
 Recorder::Recorder(
@@ -62,6 +65,9 @@ void Recorder::metrics(
   for (const auto& [name, value] : values) {
     take(impl_->board->scalar(name, value, step, now));
   }
+  if (os::real_clock().now() - impl_->last_flush >= kFlushInterval) {
+    flush();
+  }
 }
 
 void Recorder::picture(const Picture& picture, int64_t step) {
@@ -90,6 +96,7 @@ void Recorder::line(const std::string& text, bool important) {
 
 void Recorder::flush() {
   if (impl_) {
+    impl_->last_flush = os::real_clock().now();
     take(impl_->board->flush());
   }
 }

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
+#include <signal.h>
+
+#include <regex>
 
 #include "lockstep/os/clock.h"
 #include "lockstep/record/event_log.h"
@@ -11,6 +14,8 @@ namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr auto kStale = std::chrono::minutes(1);
 
 double seconds_since(os::Instant start) {
   return to_seconds(os::real_clock().now() - start);
@@ -56,13 +61,38 @@ void wait_for_copies(const CheckpointState& state) {
   }
 }
 
+// What a write that was killed left: "NAME.tmp-PID-N", as large as a
+// checkpoint. One that may still be written is left alone: its process is here,
+// or, being another host's, it has changed a moment ago.
+void remove_leftovers(const fs::path& folder) {
+  static const std::regex form(
+      R"(\.(?:best|last)\.safetensors\.tmp-([0-9]{1,9})-[0-9]+)");
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    std::smatch found;
+    const std::string name = entry.path().filename().string();
+    if (!std::regex_match(name, found, form) ||
+        ::kill(std::stoi(found[1]), 0) == 0) {
+      continue;
+    }
+    const auto changed = entry.last_write_time(failure);
+    if (!failure && fs::file_time_type::clock::now() - changed > kStale) {
+      fs::remove(entry.path(), failure);
+    }
+  }
+}
+
 }  // namespace
 
 Saver::Saver(
     const Options& options,
     collective::Communicator& group,
     record::EventWriter& events)
-    : options_(options), group_(group), events_(events) {}
+    : options_(options), group_(group), events_(events) {
+  if (group_.rank() == 0) {
+    remove_leftovers(options_.folder);
+  }
+}
 
 Saver::~Saver() {
   if (writing_.valid()) {
@@ -84,6 +114,7 @@ void Saver::copy(const CheckpointState& state) {
   at::NoGradGuard no_grad;
   copy_.recipe = state.recipe;
   copy_.config = state.config;
+  copy_.run = state.run;
   copy_all(state.tensors, copy_.tensors);
   copy_all(state.extra, copy_.extra);
   wait_for_copies(state);

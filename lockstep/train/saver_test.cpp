@@ -1,7 +1,11 @@
 #include "lockstep/train/saver.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "lockstep/collective/factory.h"
 #include "lockstep/record/event_log.h"
@@ -72,6 +76,29 @@ TEST_P(SaverTest, WithoutValidationTheLastIsTheBest) {
   saver.wait();
   EXPECT_EQ(in_file("best.safetensors"), 4);
   EXPECT_EQ(in_file("last.safetensors"), 4);
+}
+
+TEST_P(SaverTest, WhatAKilledWriteLeftIsRemovedOnceItIsOld) {
+  const auto name = [](const char* of, int64_t pid) {
+    return fmt::format(".{}.safetensors.tmp-{}-3", of, pid);
+  };
+  const int64_t dead = 999'999'999;  // above every pid_max
+  const std::string old = name("best", dead);
+  const std::vector<std::string> kept = {
+      name("last", dead), name("best", getpid()), "last.safetensors"};
+  std::ofstream(folder_ / old).put('x');
+  for (const auto& file : kept) {
+    std::ofstream(folder_ / file).put('x');
+  }
+  const auto hour_ago =
+      fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(folder_ / old, hour_ago);
+  fs::last_write_time(folder_ / kept[1], hour_ago);
+  const Saver saver(options(folder_), *group_, events_);
+  EXPECT_FALSE(fs::exists(folder_ / old));
+  for (const auto& file : kept) {
+    EXPECT_TRUE(fs::exists(folder_ / file)) << file;
+  }
 }
 
 TEST_P(SaverTest, AFailedWriteIsToldAndLeavesTheOldFile) {
