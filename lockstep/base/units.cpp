@@ -173,6 +173,22 @@ Money Money::from_dollars(double dollars) {
   return Money(to_nanos(dollars * 1e9));
 }
 
+Money Money::operator+(Money other) const {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(nanos_, other.nanos_, &sum)) {
+    return Money(other.nanos_ > 0 ? INT64_MAX : INT64_MIN);
+  }
+  return Money(sum);
+}
+
+Money Money::operator-(Money other) const {
+  int64_t rest = 0;
+  if (__builtin_sub_overflow(nanos_, other.nanos_, &rest)) {
+    return Money(other.nanos_ < 0 ? INT64_MAX : INT64_MIN);
+  }
+  return Money(rest);
+}
+
 Money Money::operator*(double factor) const {
   return Money(to_nanos(static_cast<double>(nanos_) * factor));
 }

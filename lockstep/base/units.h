@@ -29,10 +29,11 @@ class Money {
   static constexpr Money from_nanos(int64_t nanos) { return Money(nanos); }
   static Money from_dollars(double dollars);
   constexpr int64_t nanos() const { return nanos_; }
-  double dollars() const { return static_cast<double>(nanos_) * 1e-9; }
+  double dollars() const { return static_cast<double>(nanos_) / 1e9; }
   auto operator<=>(const Money&) const = default;
-  Money operator+(Money other) const { return Money(nanos_ + other.nanos_); }
-  Money operator-(Money other) const { return Money(nanos_ - other.nanos_); }
+  // A sum that is too large stays at the largest: it never turns negative.
+  Money operator+(Money other) const;
+  Money operator-(Money other) const;
   Money operator*(double factor) const;
 
  private:

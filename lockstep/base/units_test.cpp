@@ -43,6 +43,13 @@ TEST(Duration, Prints) {
   EXPECT_EQ(format_duration(milliseconds(250)), "250 ms");
 }
 
+TEST(Money, SumsThatAreTooLargeStayLarge) {
+  const Money most = Money::from_dollars(9e9);
+  EXPECT_GT(most + most, most);
+  EXPECT_GT(Money() - (Money() - most - most), most);
+  EXPECT_LT(Money() - most - most, Money());
+}
+
 TEST(Money, ParsesPrintsAndAddsExactly) {
   EXPECT_EQ(parse_money("20 USD").value(), Money::from_dollars(20));
   EXPECT_EQ(parse_money("$0.5").value(), Money::from_dollars(.5));

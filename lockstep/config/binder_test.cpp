@@ -232,7 +232,7 @@ TEST(PrintYaml, ReadsBackToTheSameValues) {
   job.spot = true;
   job.nodes = 7;
   job.grace = Duration(1'500'000'001);
-  job.budget = Money::from_dollars(0.1);
+  job.budget = Money::from_nanos(50'001);
   job.disk = Bytes{1025};
   job.hosts = {"", "1e3", "a: b", "#x", "10.0.0.1", "a,b", "multi\nline"};
   job.envs = {{"A.B", "null"}, {"C", ""}, {"D", "true"}};

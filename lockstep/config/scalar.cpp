@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -243,8 +244,20 @@ std::string yaml(Duration value) {
   return "0s";
 }
 
+// All nine digits where they count: what is printed reads back, exactly.
 std::string yaml(Money value) {
-  return fmt::format("{} USD", value.dollars());
+  constexpr int64_t kDollar = 1'000'000'000;
+  const int64_t nanos = value.nanos();
+  std::string text = fmt::format(
+      "{}{}.{:09}",
+      nanos < 0 ? "-" : "",
+      std::abs(nanos / kDollar),
+      std::abs(nanos % kDollar));
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) {
+    text.pop_back();
+  }
+  return text + " USD";
 }
 
 std::string yaml(Bytes value) {
