@@ -167,7 +167,7 @@ echo '{"v":1,"kind":"phase","time":1,"rank":0,"name":"train"}' >> )" +
   EXPECT_EQ(find<RankExited>()->status.code, 3);
   EXPECT_EQ(find<RankExited>()->last_lines.back(), "65");
   EXPECT_NE(find<RankEvent>(), nullptr);
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::istringstream status(
       read("/proc/" + std::to_string(agent_) + "/status"));
   std::string line;
