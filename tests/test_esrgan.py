@@ -138,6 +138,18 @@ def test_two_ranks_train(tmp_path, folder):
     assert {e["name"] for e in events(out, "phase", 1)} >= {"warm-up", "train"}
 
 
+def test_fewer_held_out_images_than_ranks(tmp_path):
+    root = tmp_path / "images"
+    for i in range(6):
+        picture(root / "train" / f"{i}.png", i)
+    picture(root / "val" / "0.png", 100)
+    out = tmp_path / "run"
+    words = [*SMALL, f"data.root={root}", f"out={out}", "trainer.max_epochs=1"]
+    run_ranks(tmp_path, [*words, "data.batch_size=1"], world=3)
+    assert float(metrics(out)[-1]["val_psnr"]) > 3
+    assert list((out / "samples").glob("*sheet*.png"))
+
+
 def test_learning_rate_decays(tmp_path, folder):
     """From decay_epoch 0 of 2 epochs the second runs at half the rate: its steps
     of Adam are half as long."""
@@ -334,3 +346,48 @@ def test_upscale_bad_input(tmp_path, run, folder):
     other = tmp_path / "other.safetensors"
     save_file({"weight": torch.zeros(3)}, other)
     refused(train(*both, f"checkpoint={other}"), "no checkpoint of recipe esrgan")
+    # Of images with four channels, and with a block of another width.
+    file = tmp_path / "generator.safetensors"
+    generator_file(file, 1)
+    weights = load_file(file)
+    save_file({**weights, "conv1.weight": torch.zeros(8, 4, 3, 3)}, file)
+    refused(train(*both, f"checkpoint={file}"), "8 filters of 4 channels", "1 (grey) or 3")
+    name = "res_blocks.0.dense_blocks.1.b2.0.weight"
+    save_file({**weights, name: torch.zeros(8, 8, 3, 3)}, file)
+    refused(train(*both, f"checkpoint={file}"), name, "[8, 8, 3, 3]")
+
+
+def test_upscale_takes_every_kind_of_png(tmp_path, run):
+    """Grey, palette, 16 bits and transparent ones: as Pillow reads them, the last
+    over white. A folder that is named like an image is none."""
+    checkpoint = run / "checkpoints" / "best.safetensors"
+    images = tmp_path / "images"
+    picture(images / "rgb.png", 3, (13, 7))
+    rgb = Image.open(images / "rgb.png")
+    grey = rgb.convert("L")
+    grey.save(images / "grey.png")
+    rgb.quantize(16).save(images / "palette.png")
+    wide = numpy.asarray(grey).astype(numpy.uint16) * 257
+    Image.fromarray(wide).save(images / "wide.png")
+    clear = rgb.convert("RGBA")
+    clear.putalpha(grey)
+    clear.save(images / "clear.png")
+    white = Image.new("RGBA", clear.size, "white")
+    (images / "folder.png").mkdir()
+    same = tmp_path / "same"
+    same.mkdir()
+    for name, other in [
+        ("grey", grey.convert("RGB")),
+        ("palette", Image.open(images / "palette.png").convert("RGB")),
+        ("wide", grey.convert("RGB")),
+        ("clear", Image.alpha_composite(white, clear).convert("RGB")),
+    ]:
+        other.save(same / f"{name}.png")
+    upscaled(images, checkpoint, tmp_path / "a")
+    upscaled(same, checkpoint, tmp_path / "b")
+    assert len(list((tmp_path / "a").iterdir())) == 5
+    for path in (tmp_path / "b").iterdir():
+        wanted = numpy.asarray(Image.open(path)).astype(int)
+        got = numpy.asarray(Image.open(tmp_path / "a" / path.name)).astype(int)
+        # Two ways to round what lies over white.
+        assert numpy.abs(got - wanted).max() <= (2 if "clear" in path.name else 0), path

@@ -161,18 +161,8 @@ def test_deepcoral(control, hosts, tmp_path):
     check_trained(two, 2)
     assert "best val_accuracy" in two.log(0)
     check_trained(run(control, "deepcoral", *small, "--procs", "1", runs=runs / "one"), 1)
-    spread = ["--hosts", "n1,n2", "--procs", "1"]
-    check_trained(
-        run(
-            control,
-            "deepcoral",
-            *small,
-            *spread,
-            runs=runs / "hosts",
-            **hosts.environment(),
-        ),
-        2,
-    )
+    control.runs_dir = runs / "hosts"
+    check_trained(run(control, "deepcoral-hosts", *small, **hosts.environment()), 2)
 
 
 def test_roles(control):

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from sklearn.datasets import load_digits, make_classification, make_friedman1
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.model_selection import train_test_split
-from trainer import LOCKSTEP, TRAIN, clean_environment, events, metrics, run_ranks
-from trainer import refused, train, trained
+from trainer import LOCKSTEP, TRAIN, Ranks, clean_environment, events, metrics
+from trainer import refused, run_ranks, train, trained
 
 MPIRUN = shutil.which("mpirun")
 SMALL = ["forest", "forest.trees=12", "forest.depth=8"]
@@ -258,6 +258,19 @@ def test_same_model_on_ranks(exchange, table, alone, tmp_path):
     assert {e["rank"] for e in events(run) if e["kind"] == "iteration"} == {0, 1, 2}
 
 
+def test_each_tree_is_grown_of_all_rows_whoever_counts(table, alone, tmp_path):
+    """Samples of all ranks together do not depend on their number."""
+    runs = {"alone": alone}
+    for exchange in ["rows", "histograms"]:
+        runs[exchange] = tmp_path / exchange
+        words = [*SMALL, f"data.train={table / 't.csv'}", f"out={runs[exchange]}"]
+        run_ranks(tmp_path, [*words, f"forest.exchange={exchange}"], world=2)
+    for name, run in runs.items():
+        rows = int(events(run, "init", 0)[0]["facts"]["rows"])
+        for kind in ["iteration", "epoch"]:
+            assert sum(e["samples"] for e in events(run, kind)) == 12 * rows, (name, kind)
+
+
 def test_same_model_under_launchers(table, alone, tmp_path):
     words = [TRAIN, *SMALL, f"data.train={table / 't.csv'}"]
     commands = {"lockstep": [LOCKSTEP, "run", "--procs", "2"]}
@@ -287,6 +300,20 @@ def test_same_model_from_every_file(table, alone, tmp_path):
     ):
         run = tmp_path / str(i)
         trained(*SMALL, *words, f"out={run}")
+        assert_same_model(run, alone)
+
+
+def test_npy_with_its_columns_together(table, alone, tmp_path):
+    """As pandas gives them to numpy."""
+    whole = np.load(table / "t.npy")
+    for name, array in [("t", whole), ("x", whole[:, :-1])]:
+        np.save(tmp_path / f"{name}.npy", np.asfortranarray(array))
+        assert b"'fortran_order': True" in (tmp_path / f"{name}.npy").read_bytes()[:100]
+    labels = f"data.label={table / 'y.npy'}"
+    for i, words in enumerate([["t"], ["x", labels]]):
+        run = tmp_path / str(i)
+        train_words = [f"data.train={tmp_path / words[0]}.npy", *words[1:]]
+        trained(*SMALL, *train_words, f"out={run}")
         assert_same_model(run, alone)
 
 
@@ -456,6 +483,7 @@ def test_verb_test_scores_a_table(table, alone):
         ("a,b\n1,2\n", ["data.label=label", "no such column"], []),
         ("a,labl\n1,2\n", ["did you mean 'labl'"], []),
         ("a,label\nx,1\n2,0\n", ["t.csv:2", "'x' is not a number"], []),
+        ("a,label\n+2,1\n+-2,0\n", ["t.csv:3", "'+-2' is not a number"], []),
         ("a,label\n1,1\nnan,0\n2,0\n", ["t.csv:3", "data.missing=drop"], []),
         ("a,label\n1,1\n2,0\n3,7\n", ["label '7'", "accepted: 0, 1"], ["data.classes=[0,1]"]),
         ("a,label\n1,1\n2,1.5\n", ["label '1.5'", "squared_error"], ["data.classes=[0,1]"]),
@@ -512,6 +540,47 @@ def test_classes_of_held_out_rows_are_known(tmp_path):
     path.write_text("a,label\n" + "".join(f"{i},{i / 4}\n" for i in range(50)))
     done = trained(*SMALL, f"data.train={path}", f"out={run}")
     assert "50 different labels are taken for classes" in done.stderr
+
+
+def test_ranks_agree_on_what_labels_are(tmp_path):
+    """-0 is 0, on whichever rank it is first seen; and there are as many classes
+    as all ranks see together."""
+    x = np.arange(400.0)
+    y = np.where(x % 40 < 20, 0.0, 1.0)
+    y[200:][y[200:] == 0] = -0.0
+    np.save(tmp_path / "t.npy", np.column_stack([x, y]))
+    runs = [tmp_path / "one", tmp_path / "two"]
+    words = [*SMALL, f"data.train={tmp_path / 't.npy'}", "data.classes=[0,1]"]
+    for accepted in [words, words[:-1]]:
+        trained(*accepted, f"out={runs[0]}")
+        run_ranks(tmp_path, [*accepted, f"out={runs[1]}"], world=2)
+        assert_same_model(*runs)
+        for run in runs:
+            with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
+                assert json.loads(file.metadata()["lockstep.classes"]) == ["0", "1"]
+    x = np.arange(1500.0)
+    np.save(tmp_path / "t.npy", np.column_stack([x, x]))
+    words = [*SMALL, f"data.train={tmp_path / 't.npy'}", f"out={tmp_path / 'many'}"]
+    refused(train(*words), "more than 1000 different labels", "squared_error")
+    with Ranks(tmp_path, words, world=2) as ranks:
+        assert ranks.wait() == [2, 2], ranks.output()
+        assert "more than 1000 different labels" in ranks.output()
+
+
+def test_a_score_of_no_rows_is_none(table, alone, tmp_path):
+    path = write_csv(tmp_path / "t.csv", np.arange(4.0)[:, None], [0, 1, 0, 1])
+    run = tmp_path / "r"
+    done = trained(*SMALL, f"data.train={path}", "data.held_out=0.0001", f"out={run}")
+    assert "no row of so few was held out" in done.stderr
+    assert "test_accuracy" not in values(run)
+    names = (table / "t.csv").read_text().splitlines()[0]
+    (tmp_path / "none.csv").write_text(names + "\n")
+    none = f"data.test={tmp_path / 'none.csv'}"
+    words = [*SMALL, f"data.train={table / 't.csv'}", f"out={tmp_path / 'n'}"]
+    refused(train(*words, none), "none.csv: a table without rows")
+    assert not list((tmp_path / "n").rglob("*.safetensors"))
+    file = f"checkpoint={alone / 'checkpoints' / 'last.safetensors'}"
+    refused(train("forest", "test", file, none), "no whole row to test on")
 
 
 def test_a_bad_test_table_is_refused_before_trees_are_grown(table, tmp_path):
@@ -603,6 +672,19 @@ def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
     assert "'name' is passed over: it holds no numbers" in done.stderr
 
 
+def test_a_damaged_data_set_of_hdf5_is_not_passed_over(tmp_path):
+    """Else the forest would be grown without that column."""
+    x = np.arange(100.0)
+    path = write_h5(tmp_path / "t.h5", a=x, b=x, label=np.arange(100) % 2)
+    with h5py.File(path) as file:
+        where = h5py.h5o.get_info(file["b"].id).addr
+    whole = bytearray(path.read_bytes())
+    whole[where : where + 16] = b"\xff" * 16
+    path.write_bytes(whole)
+    done = train(*SMALL, f"data.train={path}", f"out={tmp_path / 'r'}")
+    refused(done, str(path), "data sets is damaged or cut off")
+
+
 def test_booleans_of_hdf5_are_0_and_1(tmp_path):
     rng = np.random.default_rng(0)
     flag = rng.integers(0, 2, 400).astype(bool)
@@ -660,6 +742,18 @@ def test_names_with_commas_are_quoted(tmp_path):
     assert read[1][0] == "low, or 0" and all(len(row) == 3 for row in read)
     path.write_text("a,y\n1,p\n2,\n3,q\n")
     refused(train("forest", f"data.train={path}", "data.label=y"), "t.csv:3: column 'y' has no")
+
+
+def test_names_that_are_not_utf_8_are_refused(tmp_path):
+    """A model could not be written, which nobody should learn after the fit."""
+    path = tmp_path / "t.csv"
+    words = [*SMALL, f"data.train={path}", f"out={tmp_path / 'r'}"]
+    path.write_bytes(b"caf\xe9,label\n1,0\n2,1\n3,0\n4,1\n")
+    refused(train(*words), "t.csv:1: the name of column 'caf\\xe9' is not UTF-8")
+    path.write_bytes(b"a,label\n1,x\n2,\xe9t\xe9\n3,x\n4,y\n")
+    refused(train(*words), "t.csv:3: label '\\xe9t\\xe9' is not UTF-8")
+    path.write_text("caf\u00e9,label\n1,\u00e9t\u00e9\n2,y\n3,y\n4,y\n", "utf-8")
+    trained(*words, "data.held_out=0")
 
 
 def test_constant_features_are_harmless(tmp_path):

@@ -260,6 +260,10 @@ void Loader::start(int64_t epoch, int64_t first) {
   expect(first >= 0, "first batch", first, "0 and more");
   impl_->position = epoch * batches() + first;
   impl_->end = (epoch + 1) * batches();
+  if (impl_->num_batches == 0) {  // fewer samples than ranks, and no padding
+    impl_->end = impl_->position;
+    return;
+  }
   impl_->start_pass();
 }
 

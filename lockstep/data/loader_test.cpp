@@ -112,6 +112,24 @@ TEST(LoaderTest, RanksShareTheSet) {
   EXPECT_EQ(samples, 40);
 }
 
+TEST(LoaderTest, ARankWithoutSamplesHasNoBatches) {
+  for (const int workers : {0, 1}) {
+    for (const int64_t wanted : {0, 2}) {
+      LoaderOptions options = small();
+      options.world = 3;
+      options.rank = 2;
+      options.pad = false;
+      options.workers = workers;
+      options.epoch_batches = wanted;
+      Loader loader(synthetic(2), options);
+      loader.start(0);
+      EXPECT_FALSE(loader.next());
+      loader.start(4);
+      EXPECT_FALSE(loader.next());
+    }
+  }
+}
+
 TEST(LoaderTest, MemoryIsUsedAgainOnceDropped) {
   Loader loader(synthetic(400), small());
   loader.start(0);

@@ -9,6 +9,7 @@
 #include "lockstep/forest/random.h"
 #include "lockstep/forest/threads.h"
 #include "lockstep/forest/tree_bytes.h"
+#include "lockstep/forest/turns.h"
 
 namespace lockstep::forest {
 namespace {
@@ -43,25 +44,52 @@ Tree grow_tree(
       block, std::span(worker.rows.data(), kept), key, 0);
 }
 
-// Tree i was grown by rank i % size().
-void exchange_trees(std::vector<Tree>& trees, collective::Communicator& group) {
-  const auto ranks = static_cast<size_t>(group.size());
-  const auto rank = static_cast<size_t>(group.rank());
+// The trees of `turns`, each written by the rank that grew it: how long they
+// are, then one after the other.
+std::string join_bytes(
+    std::span<const size_t> own,
+    const std::vector<std::string>& written) {
   std::string bytes;
-  for (size_t tree = rank; tree < trees.size(); tree += ranks) {
-    put_tree(trees[tree], bytes);
+  for (const size_t tree : own) {
+    const uint64_t length = written[tree].size();
+    bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
   }
-  const auto parts = gather_bytes(bytes, group);
-  for (size_t other = 0; other < ranks; ++other) {
-    std::string_view rest = parts[other];
-    for (size_t tree = other; tree < trees.size() && other != rank;
-         tree += ranks) {
-      trees[tree] = take_tree(rest);
-    }
+  for (const size_t tree : own) {
+    bytes.append(written[tree]);
   }
+  return bytes;
 }
 
-// Every rank grows each size()-th tree of all rows.
+void exchange_trees(
+    const Turns& turns,
+    std::vector<std::string> written,
+    int threads,
+    std::vector<Tree>& trees,
+    collective::Communicator& group) {
+  const auto ranks = static_cast<size_t>(group.size());
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto parts = gather_bytes(join_bytes(turns.of(rank), written), group);
+  written.clear();
+  std::vector<std::pair<size_t, std::string_view>> others;
+  for (size_t other = 0; other < ranks; ++other) {
+    const auto grown = turns.of(other);
+    std::string_view rest =
+        parts[other].substr(grown.size() * sizeof(uint64_t));
+    for (size_t i = 0; i < grown.size() && other != rank; ++i) {
+      uint64_t length = 0;
+      std::memcpy(
+          &length, parts[other].data() + i * sizeof length, sizeof length);
+      others.emplace_back(grown[i], rest.substr(0, length));
+      rest.remove_prefix(length);
+    }
+  }
+  for_pieces(others.size(), threads, [&](size_t piece, size_t) {
+    auto [tree, bytes] = others[piece];
+    trees[tree] = take_tree(bytes);
+  });
+}
+
+// Each tree is grown of all rows by one rank.
 std::vector<Tree> grow_from_rows(
     const BinnedTable& table,
     const Target& target,
@@ -69,26 +97,30 @@ std::vector<Tree> grow_from_rows(
     collective::Communicator& group,
     const Progress& progress) {
   const auto trees = static_cast<size_t>(options.trees);
-  const auto ranks = static_cast<size_t>(group.size());
-  const auto rank = static_cast<size_t>(group.rank());
+  const bool alone = group.size() == 1;
   std::vector<Tree> result(trees);
+  std::vector<std::string> written(alone ? 0 : trees);
   std::vector<Worker> workers(
       static_cast<size_t>(std::max(1, options.threads)));
-  const size_t own = (trees + ranks - 1 - rank) / ranks;
-  for_pieces(own, options.threads, [&](size_t piece, size_t thread) {
+  const auto grow = [&](size_t tree, size_t thread) {
     Worker& worker = workers[thread];
     if (!worker.grower) {
       worker.grower = Grower::make(target, options, table.num_features);
     }
-    const size_t tree = piece * ranks + rank;
     result[tree] = grow_tree(table, options, tree, worker);
+    if (!alone) {
+      put_tree(result[tree], written[tree]);
+    }
     if (progress) {
       progress(1);
     }
-  });
-  if (ranks > 1) {
-    exchange_trees(result, group);
+  };
+  if (alone) {
+    for_pieces(trees, options.threads, grow);
+    return result;
   }
+  const Turns turns = grow_in_turns(trees, options.threads, group, grow);
+  exchange_trees(turns, std::move(written), options.threads, result, group);
   return result;
 }
 

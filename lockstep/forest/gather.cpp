@@ -17,22 +17,19 @@ Gathered gather_bytes(std::string_view own, collective::Communicator& group) {
   }
   const auto largest =
       static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  auto blocks = std::make_unique_for_overwrite<char[]>(largest * ranks);
-  std::copy(own.begin(), own.end(), blocks.get() + rank * largest);
-  // What follows a shorter part is sent with it.
-  std::fill(
-      blocks.get() + rank * largest + own.size(),
-      blocks.get() + (rank + 1) * largest,
-      '\0');
+  // The group's own memory: the others write there, and nothing is copied once
+  // more. It is zeros, and what follows a shorter part is sent with it.
+  auto buffer = group.allocate(largest * ranks);
+  char* const blocks = static_cast<char*>(buffer.data());
+  std::copy(own.begin(), own.end(), blocks + rank * largest);
   if (largest > 0 && ranks > 1) {
-    group.all_gather(blocks.get(), largest, DataType::kUint8);
+    group.all_gather(blocks, largest, DataType::kUint8);
   }
   std::vector<std::string_view> parts;
   for (size_t i = 0; i < ranks; ++i) {
-    parts.emplace_back(
-        blocks.get() + i * largest, static_cast<size_t>(sizes[i]));
+    parts.emplace_back(blocks + i * largest, static_cast<size_t>(sizes[i]));
   }
-  return {std::move(blocks), std::move(parts)};
+  return {std::move(buffer), std::move(parts)};
 }
 
 int64_t sum_over_ranks(int64_t value, collective::Communicator& group) {

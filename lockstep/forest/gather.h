@@ -4,7 +4,6 @@
 // communicator that moves equal blocks. Throws CollectiveError.
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,7 +15,7 @@ namespace lockstep::forest {
 // What each rank gave, by rank; the views live as long as this does.
 class Gathered {
  public:
-  Gathered(std::unique_ptr<char[]> bytes, std::vector<std::string_view> parts)
+  Gathered(collective::Buffer bytes, std::vector<std::string_view> parts)
       : bytes_(std::move(bytes)), parts_(std::move(parts)) {}
   auto begin() const { return parts_.begin(); }
   auto end() const { return parts_.end(); }
@@ -24,7 +23,7 @@ class Gathered {
   std::string_view operator[](size_t rank) const { return parts_[rank]; }
 
  private:
-  std::unique_ptr<char[]> bytes_;
+  collective::Buffer bytes_;
   std::vector<std::string_view> parts_;
 };
 

@@ -61,7 +61,7 @@ note_set(hid_t file, const char* name, const H5O_info_t* info, void* found) {
   }
   const Handle set(H5Dopen2(file, name, H5P_DEFAULT), H5Dclose);
   if (!set.good()) {
-    return 0;
+    return -1;  // a column that is not seen would not be missed
   }
   const Handle type(H5Dget_type(set), H5Tclose);
   const auto kind = H5Tget_class(type);
@@ -83,7 +83,9 @@ struct Hdf5File::Impl {
   Found found;
   ~Impl() {
     const std::lock_guard lock(library_mutex());
-    H5Fclose(file);
+    if (file >= 0) {
+      H5Fclose(file);
+    }
   }
 
   template <class T>
@@ -143,17 +145,26 @@ Hdf5File& Hdf5File::operator=(Hdf5File&&) noexcept = default;
 Hdf5File::~Hdf5File() = default;
 
 Result<Hdf5File> Hdf5File::open(const os::Path& path) {
-  const std::lock_guard lock(library_mutex());
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
-  if (file < 0) {
-    return bad(path.string() + ": not an HDF5 file, or it is cut off");
-  }
   auto impl = std::make_unique<Impl>();
   impl->path = path.string();
-  impl->file = file;
-  H5Ovisit2(
-      file, H5_INDEX_NAME, H5_ITER_INC, note_set, &impl->found, H5O_INFO_BASIC);
+  std::unique_lock lock(library_mutex());
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  impl->file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const bool is_open = impl->file >= 0;
+  const bool listed = is_open && H5Ovisit2(
+                                     impl->file,
+                                     H5_INDEX_NAME,
+                                     H5_ITER_INC,
+                                     note_set,
+                                     &impl->found,
+                                     H5O_INFO_BASIC) >= 0;
+  lock.unlock();  // what closes the file takes it again
+  if (!listed) {
+    return bad(
+        path.string() + (is_open
+                             ? ": its list of data sets is damaged or cut off"
+                             : ": not an HDF5 file, or it is cut off"));
+  }
   return Hdf5File(std::move(impl));
 }
 

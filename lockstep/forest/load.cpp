@@ -13,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/forest/gather.h"
 #include "lockstep/forest/random.h"
+#include "lockstep/forest/utf8.h"
 
 namespace lockstep::forest {
 namespace {
@@ -82,6 +83,14 @@ bool in_part(const LoadOptions& options, uint64_t row) {
   const uint64_t draw = mix(mix(options.seed ^ 0x5851f42d4c957f2d) + row) >> 11;
   const bool held = static_cast<double>(draw) * 0x1p-53 < options.held_out;
   return held == (options.part == Part::kHeldOut);
+}
+
+constexpr size_t kMostClasses = 1000;
+
+Error too_many_classes(const std::string& place) {
+  return bad(fmt::format(
+                 "{}: more than {} different labels", place, kMostClasses))
+      .with_fix(kNumbersFix);
 }
 
 struct Reader {
@@ -180,6 +189,13 @@ struct Reader {
   }
 
   Result<void> check_class(const std::string& name, uint64_t row) const {
+    if (!is_utf8(name)) {
+      return bad(
+          fmt::format(
+              "{}: label '{}' is not UTF-8, as which tables are read",
+              file.place(row),
+              printable(name)));
+    }
     const auto& accepted = options.classes;
     if (!accepted.empty() &&
         std::find(accepted.begin(), accepted.end(), name) == accepted.end()) {
@@ -192,16 +208,10 @@ struct Reader {
       return fractional(name) ? std::move(error).with_fix(kNumbersFix)
                               : std::move(error);
     }
-    if (dictionary.names().size() > kMostClasses) {
-      return bad(fmt::format(
-                     "{}: more than {} different labels",
-                     file.place(row),
-                     kMostClasses))
-          .with_fix(kNumbersFix);
-    }
-    return {};
+    return dictionary.names().size() > kMostClasses
+               ? too_many_classes(file.place(row))
+               : Result<void>();
   }
-  static constexpr size_t kMostClasses = 1000;
 };
 
 // Numbers in their order when all are numbers, else as text.
@@ -239,7 +249,7 @@ void warn_of_fractions(
 }
 
 // The same names in the same order on all ranks.
-void agree_on_classes(
+Result<void> agree_on_classes(
     Reader& reader,
     const LoadOptions& options,
     collective::Communicator& group) {
@@ -258,6 +268,9 @@ void agree_on_classes(
       }
     }
     sort_classes(names);
+    if (names.size() > kMostClasses) {  // each rank had few enough
+      return too_many_classes(reader.file.place(0));
+    }
     warn_of_fractions(names, group);
   }
   std::vector<int32_t> place;
@@ -269,12 +282,13 @@ void agree_on_classes(
   for (int32_t& value : reader.rows.classes) {
     value = place[static_cast<size_t>(value)];
   }
+  return {};
 }
 
 }  // namespace
 
 std::string label_text(double value) {
-  return fmt::format("{}", value);
+  return fmt::format("{}", value + 0.);  // -0 is 0
 }
 
 Result<void> check_labels(const TableFile& file, bool regression) {
@@ -313,7 +327,7 @@ Result<LoadedRows> load_rows(
   }
   LOCKSTEP_TRY(agree(read, group));
   if (!options.regression && file.has_label()) {
-    agree_on_classes(reader, options, group);
+    LOCKSTEP_TRY(agree_on_classes(reader, options, group));
   }
   LoadedRows result = std::move(reader.rows);
   std::vector<int64_t> kept(ranks);

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/forest/table_file.h"
+#include "lockstep/forest/utf8.h"
 
 namespace lockstep::forest {
 namespace {
@@ -60,7 +61,7 @@ bool to_number(std::string_view text, double& value) {
     value = std::numeric_limits<double>::quiet_NaN();
     return true;
   }
-  if (text.front() == '+') {
+  if (text.front() == '+' && !text.starts_with("+-")) {
     text.remove_prefix(1);
   }
   const auto [end, error] =
@@ -70,17 +71,6 @@ bool to_number(std::string_view text, double& value) {
   }
   return error != std::errc::invalid_argument &&
          end == text.data() + text.size();
-}
-
-// With bytes that a terminal does not show as \x00.
-std::string printable(std::string_view text) {
-  std::string shown;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    shown += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte)
-                                         : std::string(1, c);
-  }
-  return shown;
 }
 
 class Csv : public TableFile {
@@ -160,6 +150,7 @@ class Csv : public TableFile {
         features_.push_back(columns_[i]);
       }
     }
+    LOCKSTEP_TRY(check_utf8(fmt::format("{}:1", path_.string()), features_));
     if (label_ == kNone && !options.label.empty() && options.label_required) {
       return no_label(path_, options.label, columns_);
     }

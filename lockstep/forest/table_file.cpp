@@ -8,6 +8,7 @@
 
 #include "lockstep/base/nearest.h"
 #include "lockstep/base/text.h"
+#include "lockstep/forest/utf8.h"
 
 namespace lockstep::forest {
 namespace {
@@ -266,6 +267,20 @@ Result<void> check_names(
           "{}: column '{}' stands twice; accepted: names that differ",
           place,
           *twice));
+}
+
+Result<void> check_utf8(
+    const std::string& place,
+    const std::vector<std::string>& names) {
+  const auto found = std::find_if_not(names.begin(), names.end(), is_utf8);
+  if (found == names.end()) {
+    return {};
+  }
+  return bad(
+      fmt::format(
+          "{}: the name of column '{}' is not UTF-8, as which tables are read",
+          place,
+          printable(*found)));
 }
 
 Error no_label(

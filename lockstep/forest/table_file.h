@@ -86,6 +86,11 @@ Result<void> check_names(
     const std::string& place,
     std::vector<std::string> names);
 
+// Refuses a name that a model could not keep.
+Result<void> check_utf8(
+    const std::string& place,
+    const std::vector<std::string>& names);
+
 // "data.label=clas: x.csv has no such column; did you mean 'class'?"
 Error no_label(
     const os::Path& path,

@@ -205,6 +205,7 @@ Result<std::unique_ptr<TableFile>> open_hdf5(
     return bad(path.string() + ": no data set of numbers but the label");
   }
   LOCKSTEP_TRY(check_names(path.string(), feature_names(parts)));
+  LOCKSTEP_TRY(check_utf8(path.string(), feature_names(parts)));
   const uint64_t rows = first == nullptr ? 0 : first->shape[0];
   return std::make_unique<Hdf5Table>(
       path, std::move(file), std::move(parts), label, rows);

@@ -90,7 +90,7 @@ Convert converter(std::string_view type) {
   return nullptr;
 }
 
-// A mapped array of numbers, one or two axes, rows one after the other.
+// A mapped array of numbers, one or two axes.
 struct Array {
   os::MappedFile file;
   const std::byte* data = nullptr;
@@ -98,7 +98,16 @@ struct Array {
   uint64_t columns = 1;
   size_t size = 0;  // of a number
   bool is_float = false;
-  Convert number = nullptr;
+  bool by_column = false;  // as Fortran lays it, and pandas
+  Convert convert = nullptr;
+
+  const std::byte* place(uint64_t row, uint64_t column) const {
+    return data +
+           (by_column ? column * rows + row : row * columns + column) * size;
+  }
+  double number(uint64_t row, uint64_t column) const {
+    return convert(place(row, column));
+  }
 };
 
 // Of a tuple like "(3, 2), }": one or two numbers.
@@ -153,17 +162,15 @@ Result<Array> open_array(const os::Path& path) {
   const auto descr = value_of(header, "descr");
   const auto type = descr.size() > 4 ? descr.substr(1, 3) : std::string_view();
   Array array{std::move(file)};
-  array.number = converter(type);
-  if (array.number == nullptr || descr.substr(4, 1) != "'") {
+  array.convert = converter(type);
+  if (array.convert == nullptr || descr.substr(4, 1) != "'") {
     return bad(
         fmt::format(
             "{}: numbers of type {}; accepted: f2 f4 f8 i1-i8 u1-u8 b1",
             name,
             descr.substr(0, descr.find(','))));
   }
-  if (value_of(header, "fortran_order").starts_with("True")) {
-    return bad(name + ": columns lie together; save it with rows together");
-  }
+  array.by_column = value_of(header, "fortran_order").starts_with("True");
   LOCKSTEP_ASSIGN(const auto axes, read_shape(name, value_of(header, "shape")));
   array.rows = axes[0];
   array.columns = axes.size() == 2 ? axes[1] : 1;
@@ -225,16 +232,14 @@ class Npy : public TableFile {
     }
     block.rows = std::min<uint64_t>(count, array_.rows - first);
     block.features.resize(block.rows * features_.size());
-    const size_t row_bytes = array_.columns * array_.size;
     float* out = block.features.data();
-    for (size_t i = 0; i < block.rows; ++i) {
-      const std::byte* row = array_.data + (first + i) * row_bytes;
-      if (array_.is_float && label_ < 0) {
-        std::memcpy(out, row, row_bytes);
+    for (uint64_t row = first; row < first + block.rows; ++row) {
+      if (array_.is_float && label_ < 0 && !array_.by_column) {
+        std::memcpy(out, array_.place(row, 0), array_.columns * array_.size);
         out += array_.columns;
       } else {
         for (size_t c = 0; c < array_.columns; ++c) {
-          const double value = array_.number(row + c * array_.size);
+          const double value = array_.number(row, c);
           if (static_cast<int64_t>(c) == label_) {
             block.numbers.push_back(value);
           } else {
@@ -243,8 +248,7 @@ class Npy : public TableFile {
         }
       }
       if (labels_) {
-        block.numbers.push_back(
-            labels_->number(labels_->data + (first + i) * labels_->size));
+        block.numbers.push_back(labels_->number(row, 0));
       }
     }
     return block;

@@ -188,7 +188,9 @@ std::vector<train::Picture> EsrganRecipe::draw() {
         (held_out_->size() + context_.world() - 1) / context_.world();
     auto loader = held_out_loader(std::min(kShown, shard));
     loader.start(0);
-    shown_ = loader.next()->small.clone();
+    if (const auto batch = loader.next()) {  // none: fewer images than ranks
+      shown_ = batch->small.clone();
+    }
   }
   const auto all = shown_.defined() ? shown_ : last_low_;
   const auto low = all.slice(0, 0, std::min(kShown, all.size(0))).contiguous();

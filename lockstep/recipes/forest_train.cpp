@@ -30,7 +30,7 @@ double now() {
   return os::real_clock().unix_seconds();
 }
 
-// An iteration event for each tree that this rank has grown.
+// An iteration event for each tree that this rank has grown, of `rows` rows.
 class TreeEvents {
  public:
   TreeEvents(record::EventWriter& events, uint64_t rows)
@@ -44,6 +44,11 @@ class TreeEvents {
     iteration.compute = iteration.total = time - last_;
     events_.write(iteration);
     last_ = time;
+  }
+  // After the last tree.
+  void end(double seconds) {
+    events_.write(
+        wire::Epoch{0, steps_, steps_ * static_cast<int64_t>(rows_), seconds});
   }
 
  private:
@@ -99,6 +104,11 @@ Result<void> check_test(
     const std::vector<std::string>& features) {
   LOCKSTEP_ASSIGN(
       const auto table, open_for(features, config.data.test, label, true));
+  if (table->num_rows() == 0) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("data.test={}: a table without rows", config.data.test));
+  }
   return forest::check_labels(
       *table, config.forest.criterion == "squared_error");
 }
@@ -155,13 +165,26 @@ std::optional<forest::Score> test_score(
   if (!own && config.data.held_out <= 0) {
     return std::nullopt;
   }
-  return score_file(
-      own ? config.data.test : config.data.train,
+  const auto& path = own ? config.data.test : config.data.train;
+  const auto score = score_file(
+      path,
       load_options(config, own ? forest::Part::kAll : forest::Part::kHeldOut),
       own ? test_label(config, /*trains=*/true) : config.data.label,
       model,
       threads,
       group);
+  if (score.rows > 0) {
+    return score;
+  }
+  // An accuracy of 0 would be taken for one.
+  if (group.rank() == 0) {
+    log_warning(
+        fmt::format(
+            "{}: not tested: {}",
+            path,
+            own ? "no row of it is whole" : "no row of so few was held out"));
+  }
+  return std::nullopt;
 }
 
 void write_importances(
@@ -227,18 +250,17 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
   run.events->write(init_event(config, set, options, run));
   run.events->write(wire::Phase{"train"});
   const double read = now();
-  TreeEvents tree_events(*run.events, set.table.num_rows);
+  // Where rows travel each tree is grown of all of them by one rank.
+  const bool shares_trees = choose_exchange(set.table, options, group) ==
+                            forest::Exchange::kHistograms;
+  TreeEvents tree_events(
+      *run.events, shares_trees ? set.table.num_rows : set.table.total_rows);
   set.forest.trees = grow_trees(
       set.table, set.forest.target, options, group, [&](size_t trees) {
         tree_events.add(trees);
       });
   const double grown = now();
-  run.events->write(
-      wire::Epoch{
-          0,
-          options.trees,
-          static_cast<int64_t>(set.table.num_rows) * options.trees,
-          grown - read});
+  tree_events.end(grown - read);
 
   const fs::path folder = !config.trainer.checkpoint_dir.empty()
                               ? config.trainer.checkpoint_dir

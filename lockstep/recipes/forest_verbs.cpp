@@ -216,6 +216,11 @@ int test_forest(const ForestConfig& config, const OwnRun& run) {
       model,
       options.threads,
       *run.group);
+  if (score.rows == 0) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format("data.test={}: no whole row to test on", config.data.test));
+  }
   if (run.group->rank() == 0) {
     std::map<std::string, double> metrics;
     const bool classes = !model.target.classes.empty();

@@ -101,6 +101,17 @@ Loaded load_generator(const std::string& path, const train::Context& context) {
   models::EsrganOptions options;
   options.filters = first->shape[0];
   options.channels = first->shape[1];
+  if (options.filters < 1 || (options.channels != 1 && options.channels != 3)) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "{}: {}conv1.weight makes {} filters of {} channels; accepted: "
+            "images of 1 (grey) or 3",
+            path,
+            prefix,
+            options.filters,
+            options.channels));
+  }
   options.residual_blocks = 0;
   while (reader.find(
              fmt::format(
@@ -135,7 +146,7 @@ std::vector<std::string> images_of(const std::string& image) {
   }
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(image)) {
-    if (data::has_image_name(entry.path())) {
+    if (data::has_image_name(entry.path()) && !entry.is_directory(absent)) {
       files.push_back(entry.path().string());
     }
   }
