@@ -36,7 +36,7 @@ def stored(witness, key):
 
 
 @pytest.mark.parametrize(
-    "key", ["plain", "a b+c/d", "\u00e9/\u4e2d", "x=1&y?z#", "a%2Fb", "a/../b", "a//b", "~*'()!"]
+    "key", ["plain", "a b+c/d", "\u00e9/\u4e2d", "x=1&y?z#", "a%2Fb", "a..b/c", "a//b", "~*'()!"]
 )
 def test_keys_of_all_kinds(s3, witness, key):
     etag = s3.fine("put", f"s3://bucket/k/{key}", "hello").strip()
@@ -46,6 +46,11 @@ def test_keys_of_all_kinds(s3, witness, key):
     assert f"5 {etag} k/{key}\n" in s3.fine("list", "s3://bucket/k/")
     s3.fine("rm", f"s3://bucket/k/{key}")
     assert s3("head", f"s3://bucket/k/{key}").stderr.startswith("not found: ")
+
+
+def test_a_key_that_no_folder_holds_is_refused(s3):
+    done = s3("put", "s3://bucket/k/a/../b", "hello")
+    assert done.returncode == 1 and done.stderr.startswith("invalid input: ")
 
 
 def test_a_wrong_secret(ceph):

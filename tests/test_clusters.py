@@ -480,6 +480,8 @@ def test_doctor_looks_at_the_cloud(site, laptop):
     wrong = laptop.call("doctor", "--cloud", env={"AWS_SECRET_ACCESS_KEY": "x" * 40})
     assert wrong.returncode == 3 and "broken" in wrong.stdout
     assert "x" * 40 not in wrong.stdout + wrong.stderr
+    away = laptop.call("doctor", "--cloud", env={"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+    assert away.returncode == 3 and "credentials" not in away.stdout, away.stdout
 
 
 def test_the_policy_of_the_docs_is_enough(public_policy, tmp_path):

@@ -37,6 +37,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         server = self.server
+        if target := server.redirects.get(self.path):
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         body = server.files.get(self.path.split("?")[0])
         tag = f'"{hash(body)}"'
         status = 200
@@ -57,6 +63,7 @@ def serve(context=None):
     httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     httpd.daemon_threads = True
     httpd.files, httpd.seen, httpd.tags = {}, [], True
+    httpd.redirects = {}
     scheme = "http"
     if context is not None:
         httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
@@ -201,7 +208,7 @@ def test_a_dry_run_fetches_nothing(control, server):
     assert not server.seen and not (control.work / "d").exists()
 
 
-def test_https_with_certificates_of_ones_own(control, tmp_path):
+def test_https_with_certificates_of_ones_own(control, server, tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -221,6 +228,14 @@ def test_https_with_certificates_of_ones_own(control, tmp_path):
         done = run(control, "cat d/x", {"d": source}, env={"SSL_CERT_FILE": str(certificate)})
         assert done.returncode == 0, done.stderr
         assert last_log(control) == "safe\n"
+        # Elsewhere by https too, but never in the clear.
+        server.files["/d.tgz"] = archive({"x": "anybody's\n"})
+        httpd.redirects = {"/same.tgz": source, "/clear.tgz": f"{server.url}/d.tgz"}
+        for name, code in (("same", 0), ("clear", 2)):
+            done = run(control, "cat d/x", {"d": f"{httpd.url}/{name}.tgz"},
+                       env={"SSL_CERT_FILE": str(certificate)})
+            assert done.returncode == code, done.stderr
+        assert last_log(control) == "safe\n" and not server.seen
     finally:
         httpd.shutdown()
         httpd.server_close()

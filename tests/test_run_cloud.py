@@ -8,7 +8,7 @@ import pytest
 import yaml
 from clusters import Laptop, Site, tags_of
 from testbed import ROOT, needs_root, wait_for
-from testbed_cloud import REGION, Cloud, Machines
+from testbed_cloud import BUILD, REGION, Cloud, Machines
 
 pytestmark = needs_root
 
@@ -301,6 +301,8 @@ def test_detached_it_stores_and_gives_back_by_itself(site, laptop):
         ({"resources": {"hosts": ["a"]}}, ["-y"], "exclude each other"),
         ({"resources": {"zones": ["x"], "subnet": None, "cloud": None}}, [], "resources.cloud"),
         ({"resources": {"bid": "0.1 USD"}}, ["-y"], "use_spot"),
+        ({"file_mounts": {"in": "/no/such/folder"}}, ["-y"], "file_mounts.in"),
+        ({"file_mounts": {"in": f"s3://{BUCKET}/no/such"}}, ["-y"], "nothing below s3"),
         ({"resources": {"cpus": "4+"}}, ["-y"], "exclude each other"),
         ({"resources": by("four")}, ["-y"], "resources.cpus: 'four'; accepted"),
         ({"resources": by("4", "900+")}, ["-y"], "nearest: r5.24xlarge (cpus 96, memory 768), r5.xlarge"),
@@ -317,6 +319,16 @@ def test_bad_input_rents_nothing(site, laptop, keys, words, hint):
     assert hint in done.stderr, done.stderr
     assert len(site.instances()) == before and not laptop.runs()
     nothing_is_left(site)
+
+
+@pytest.mark.skipif(not (BUILD / "bin/lockstep-train").exists(), reason="no trainer is built")
+def test_a_mistyped_key_of_the_trainer_rents_nothing(site, laptop):
+    train = {"recipe": "dcgan", "trainer": {"max_epohcs": 1}}
+    path = job(laptop, None, nodes=1, procs_per_node=1, train=train)
+    before = len(site.instances())
+    done = laptop.call("run", path, "-y")
+    assert done.returncode == 2 and "max_epochs" in done.stderr, done.stderr
+    assert len(site.instances()) == before and not laptop.runs()
 
 
 def test_an_unknown_price_under_a_budget_is_refused(site, laptop):

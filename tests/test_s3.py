@@ -5,6 +5,7 @@ proxy in between that fails when told."""
 import calendar
 import hashlib
 import http.server
+import io
 import json
 import os
 import random
@@ -760,6 +761,23 @@ def test_a_run_mounts_from_the_store(control, proxy, witness, tmp_path):
     witness.put_object(Bucket="bucket", Key="mounts/tree/d/1", Body=b"new\n")
     witness.put_object(Bucket="bucket", Key="mounts/one.txt", Body=b"changed\n")
     assert seen() == ["changed", "packed", "0", "new", "2"]
+
+
+def test_a_mount_of_a_key_with_odd_letters(control, witness, tmp_path):
+    """'#' and '?' belong to the name, so that an archive is seen as one."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as out:
+        out.add(write(tmp_path / "inside", b"packed\n"), "inside")
+    for key in ("odd/run #2?.tar.gz", "odd/\u00fc+%20.tar.gz"):
+        witness.put_object(Bucket="bucket", Key=key, Body=stream.getvalue())
+    (tmp_path / "work").mkdir()
+    (tmp_path / "job.yaml").write_text(
+        "workdir: work\nrun: cat a/inside b/inside\nfile_mounts:\n"
+        "  a: 's3://bucket/odd/run #2?.tar.gz'\n  b: 's3://bucket/odd/\u00fc+%20.tar.gz'\n"
+    )
+    done = control.call("run", "job.yaml", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert control.run().log(0) == "packed\npacked\n"
 
 
 def test_a_mount_that_is_not_there(control, tmp_path):

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <regex>
 #include <set>
 
 #include "lockstep/base/check.h"
@@ -38,6 +39,16 @@ std::optional<double> parse_date(std::string_view text) {
   date.tm_year -= 1900;
   date.tm_mon -= 1;
   return static_cast<double>(timegm(&date));
+}
+
+// "ondemand" of "c5.xlarge.ondemand": what follows a type as EC2 names them.
+// Empty for a type alone, and for hosts, whose names have dots too.
+std::string unknown_market(const std::string& name) {
+  static const std::regex form(
+      R"([a-z][a-z0-9-]*\.(?:nano|micro|small|medium|large|[0-9]*xlarge|metal)"
+      R"((?:-[0-9a-z]+)?)\.(.+))");
+  std::smatch found;
+  return std::regex_match(name, found, form) ? found[1].str() : "";
 }
 
 void add_types(std::vector<std::string>& types, const PriceList& list) {
@@ -156,6 +167,15 @@ Result<UserPrices> UserPrices::parse(
       market = Market::kSpot;
     } else if (type.ends_with(kOnDemand)) {
       type.resize(type.size() - kOnDemand.size());
+    }
+    if (const std::string unknown = unknown_market(type); !unknown.empty()) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "{}: prices.{}: '{}' is no market; accepted: on_demand, spot",
+              file,
+              key,
+              unknown));
     }
     const auto money = parse_money(value);
     if (!money || *money < Money() || type.empty()) {

@@ -58,6 +58,21 @@ TEST(UserPrices, TakeBothMarkets) {
   EXPECT_EQ(prices.prices("myhost", "")->front().hourly.dollars(), 1.0);
 }
 
+TEST(UserPrices, AMistypedMarketIsNamed) {
+  const auto prices =
+      UserPrices::parse({{"c5.xlarge.ondemand", "0.1"}}, "config.yaml", 1);
+  ASSERT_FALSE(prices);
+  EXPECT_EQ(
+      prices.error().message(),
+      "config.yaml: prices.c5.xlarge.ondemand: 'ondemand' is no market; "
+      "accepted: on_demand, spot");
+  EXPECT_TRUE(
+      UserPrices::parse(
+          {{"gpu1.lab.example", "0.1"}, {"u-6tb1.metal", "1"}},
+          "config.yaml",
+          1));
+}
+
 TEST(UserPrices, WhatIsNoPriceIsNamed) {
   const auto prices =
       UserPrices::parse({{"c5.xlarge", "cheap"}}, "config.yaml", 1);

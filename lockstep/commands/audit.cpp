@@ -52,6 +52,17 @@ std::set<std::string> abandoned_clusters() {
   return names;
 }
 
+// A cluster file may have named a region that nothing else names.
+void add_known_regions(std::vector<std::string>& regions) {
+  for (const std::string& name : known_clusters()) {
+    const auto cluster = known_cluster(name);
+    if (cluster && *cluster &&
+        std::ranges::count(regions, (*cluster)->region) == 0) {
+      regions.push_back((*cluster)->region);
+    }
+  }
+}
+
 Result<void> look(
     RegionFindings& findings,
     const AuditOptions& options,
@@ -221,7 +232,10 @@ void print(
 
 Result<int> audit(const AuditOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
-  LOCKSTEP_ASSIGN(const auto names, chosen_regions(options.regions, settings));
+  LOCKSTEP_ASSIGN(auto names, chosen_regions(options.regions, settings));
+  if (options.regions.empty()) {
+    add_known_regions(names);
+  }
   if (names.empty()) {
     return Error(ErrorCode::kInvalidInput, "no region is named")
         .with_fix(

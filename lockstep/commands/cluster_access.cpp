@@ -15,6 +15,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/base/text.h"
 #include "lockstep/commands/cloud_access.h"
+#include "lockstep/commands/interruptible.h"
 #include "lockstep/commands/short_command.h"
 
 namespace lockstep::commands {
@@ -310,6 +311,9 @@ fleet::FleetOptions OpenCluster::options() const {
   options.provider = cloud->provider.get();
   options.journal = journal.get();
   options.shell = shell.get();
+  options.skew = [client = cloud->client.get()] {
+    return client->clock_skew();
+  };
   options.cluster = name;
   const passwd* user = ::getpwuid(::getuid());
   char host[256] = {};
@@ -383,6 +387,14 @@ bool Interrupt::happened() {
     }
   }
   return happened_;
+}
+
+Result<void> Interrupt::during(
+    const std::function<Result<void>()>& action,
+    const std::function<void()>& clean) {
+  TimeLimit never;
+  never.before = "anything was made";
+  return interruptible(signals_, action, clean, never);
 }
 
 fleet::JournalOptions journal_options(const os::Path& folder) {

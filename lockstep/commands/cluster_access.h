@@ -110,6 +110,12 @@ Result<std::vector<fleet::Node>> reachable_nodes(const OpenCluster& cluster);
 class Interrupt {
  public:
   bool happened();
+  // Work before anything is made, which it ends at once, also where nobody
+  // asks: a question to the user, a cloud that does not answer. `clean` comes
+  // before the exit.
+  Result<void> during(
+      const std::function<Result<void>()>& action,
+      const std::function<void()>& clean = {});
 
  private:
   launch::StopSignals signals_;

@@ -39,6 +39,35 @@ Result<int> print_ready(
   return 0;
 }
 
+// A cluster is in one region: another file of the same name must not make this
+// machine forget the one that is up.
+Result<void> check_region(
+    const OpenCluster& open,
+    const fleet::Cluster& cluster,
+    const Settings& settings) {
+  if (!open.spec || open.spec->region == cluster.region) {
+    return {};
+  }
+  const std::string& before = open.spec->region;
+  LOCKSTEP_ASSIGN(const auto cloud, open_cloud(before, settings));
+  LOCKSTEP_ASSIGN(
+      const auto there, fleet::live_nodes(*cloud->provider, cluster.name));
+  if (there.empty()) {
+    return {};
+  }
+  return Error(
+             ErrorCode::kExists,
+             fmt::format(
+                 "cluster '{}' is up in {}, and {} is named",
+                 cluster.name,
+                 before,
+                 cluster.region))
+      .with_fix(
+          fmt::format(
+              "lockstep down {}, or give this one another name: --name N",
+              cluster.name));
+}
+
 }  // namespace
 
 void show_plan(const fleet::Cluster& cluster, const fleet::Plan& plan) {
@@ -171,7 +200,9 @@ void print_nodes(const std::vector<NodeRow>& rows, OutputFormat format) {
        "lease left",
        "cost so far"});
   Money sum, rate;
+  int unknown = 0;
   for (const NodeRow& row : rows) {
+    unknown += row.node.price_known ? 0 : 1;
     const cloud::Instance& one = row.node.instance;
     const double age = std::max(0.0, now - one.launched);
     if (format == OutputFormat::kQuiet) {
@@ -222,10 +253,11 @@ void print_nodes(const std::vector<NodeRow>& rows, OutputFormat format) {
   } else if (format == OutputFormat::kTable && !table.empty()) {
     fmt::print("{}", table.to_string());
     fmt::print(
-        "{} nodes, {} an hour, {} so far\n",
+        "{} nodes, {} an hour, {} so far{}\n",
         rows.size(),
         hourly_words(rate),
-        format_money(sum));
+        format_money(sum),
+        unknown > 0 ? fmt::format("; {} of unknown price", unknown) : "");
   }
 }
 
@@ -241,9 +273,11 @@ Result<int> bring_up(
       open_cluster(cluster.name, cluster.region, settings, true));
   // Under the lock: another `up` may be making it.
   LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster, folder));
-  fleet::FleetOptions options = open.options();
-  std::vector<int> have(cluster.groups.size());
-  {
+  fleet::Plan plan;
+  bool is_wanted = false;
+  const auto look = [&]() -> Result<void> {
+    LOCKSTEP_TRY(check_region(open, cluster, settings));
+    std::vector<int> have(cluster.groups.size());
     LOCKSTEP_ASSIGN(
         const auto there,
         fleet::live_nodes(*open.cloud->provider, cluster.name));
@@ -251,16 +285,20 @@ Result<int> bring_up(
       have[one.group] += static_cast<int>(
           std::ranges::count(there, one.node, &fleet::Node::name));
     }
-  }
-  LOCKSTEP_ASSIGN(
-      const fleet::Plan plan,
-      fleet::make_plan(*open.cloud->provider, open.cloud->book, cluster, have));
-  show_plan(cluster, plan);
-  LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(yes));
+    LOCKSTEP_ASSIGN(
+        plan,
+        fleet::make_plan(
+            *open.cloud->provider, open.cloud->book, cluster, have));
+    show_plan(cluster, plan);
+    LOCKSTEP_ASSIGN(is_wanted, may_proceed(yes));
+    return {};
+  };
+  LOCKSTEP_TRY(interrupt.during(look));
   if (!is_wanted) {
     std::fputs("nothing was made\n", stderr);
     return 0;
   }
+  fleet::FleetOptions options = open.options();
   LOCKSTEP_ASSIGN(options.ssh_from, ssh_ranges(cluster));
   options.public_key = key.public_line;
   options.stopped = [&interrupt] { return interrupt.happened(); };

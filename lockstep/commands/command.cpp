@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 struct SettingsFile {
   Settings settings;
-  std::string key;
   void bind(config::Binder& binder) {
     binder.field("runs_dir", settings.runs_dir, "where runs are kept");
     binder.field(
@@ -33,7 +32,7 @@ struct SettingsFile {
     binder.field("region", settings.region, "of the cloud");
     binder.field("regions", settings.regions, "that audits look at");
     binder.field("prices", settings.prices, "dollars an hour, by type or host");
-    binder.field("key", key, "of the cloud");
+    binder.field("key", settings.key, "of the cloud");
     binder.field(
         "cap", settings.cap, "most dollars over all runs", config::above(0));
     binder.field(

@@ -30,6 +30,7 @@ struct Settings {
   std::string runs_dir = "runs";
   std::optional<Money> price;                 // dollars an hour of this machine
   std::string region;                         // of the cloud
+  std::string key;                            // private key file for it
   std::vector<std::string> regions;           // that audits look at
   std::map<std::string, std::string> prices;  // an hour, by type or host
   std::optional<Money> cap;                   // over all runs of cap_period

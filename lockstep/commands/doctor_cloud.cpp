@@ -48,6 +48,12 @@ std::vector<Finding> look_at_cloud(
     findings.push_back(broken_by("credentials", ours.error()));
     return findings;
   }
+  if (!ours && cloud::failure_of(ours.error()) == cloud::Failure::kTransient) {
+    // Nothing more can be asked, and nobody has said that the keys are good.
+    findings.push_back(
+        {"cloud", Grade::kBroken, ours.error().message(), ours.error().fix()});
+    return findings;
+  }
   findings.push_back({"credentials", Grade::kGood, keys->source, ""});
   if (ours) {
     findings.push_back({"permission to look", Grade::kGood, "granted", ""});

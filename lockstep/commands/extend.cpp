@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/node_sessions.h"
@@ -36,7 +37,14 @@ Result<int> extend(const ExtendOptions& options, const Context& context) {
           nodes,
           time,
           os::Deadline::after(std::chrono::seconds(30))));
-  if (context.format() == OutputFormat::kTable) {
+  if (context.format() == OutputFormat::kJson) {
+    fmt::print(
+        "{}\n",
+        nlohmann::json({{"cluster", options.cluster},
+                        {"nodes", nodes.size()},
+                        {"seconds", to_seconds(time)}})
+            .dump(2));
+  } else if (context.format() == OutputFormat::kTable) {
     fmt::print(
         "{}: {} nodes stay for {} from now{}\n",
         options.cluster,

@@ -1,9 +1,11 @@
 #include "lockstep/commands/interruptible.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +35,8 @@ void end_children() {
 Result<void> interruptible(
     launch::StopSignals& signals,
     const std::function<Result<void>()>& action,
-    const std::function<void()>& clean) {
+    const std::function<void()>& clean,
+    const TimeLimit& limit) {
   Result<void> result;
   const os::Descriptor done(::eventfd(0, EFD_CLOEXEC));
   std::thread worker([&] {
@@ -41,20 +44,30 @@ Result<void> interruptible(
     constexpr uint64_t kOne = 1;
     (void)!::write(done.get(), &kOne, sizeof kOne);
   });
+  const auto give_up = [&](const std::string& why, int code) {
+    if (clean) {
+      clean();
+    }
+    fmt::print(stderr, "lockstep: {} before {}\n", why, limit.before);
+    end_children();
+    std::_Exit(code);
+  };
   while (true) {
     pollfd sources[] = {
         {signals.descriptor(), POLLIN, 0}, {done.get(), POLLIN, 0}};
-    ::poll(sources, 2, -1);
+    ::poll(
+        sources,
+        2,
+        static_cast<int>(limit.deadline.left() / std::chrono::milliseconds(1)) +
+            1);
     if ((sources[1].revents & POLLIN) != 0) {
       break;
     }
     if (signals.take() != 0) {
-      if (clean) {
-        clean();
-      }
-      std::fputs("lockstep: interrupted before the run began\n", stderr);
-      end_children();
-      std::_Exit(130);
+      give_up("interrupted", 130);
+    }
+    if (limit.deadline.passed()) {
+      give_up(limit.reason + " is reached", limit.exit_code);
     }
   }
   worker.join();

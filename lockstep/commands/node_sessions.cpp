@@ -29,7 +29,9 @@ Result<std::vector<fleet::Node>> chosen_nodes(
           ErrorCode::kNotFound,
           fmt::format("no node '{}'; {}", name, suggest(name, there)));
     }
-    chosen.push_back(*found);
+    if (std::ranges::count(chosen, found->name, &fleet::Node::name) == 0) {
+      chosen.push_back(*found);
+    }
   }
   return chosen;
 }

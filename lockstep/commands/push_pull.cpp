@@ -103,9 +103,10 @@ copy(const CopyOptions& options, const Context& context, bool is_push) {
            whole.parent_path().string(),
            "-cf",
            "-",
+           "--",
            whole.filename().string()},
           fmt::format(
-              "mkdir -p {0} && tar -C {0} --no-same-owner -xf -",
+              "mkdir -p -- {0} && tar -C {0} --no-same-owner -xf -",
               far_path(target)),
           true);
     });
@@ -118,8 +119,10 @@ copy(const CopyOptions& options, const Context& context, bool is_push) {
   const std::string parent = slash == std::string::npos ? "~"
                              : slash == 0               ? "/"
                                                         : name.substr(0, slash);
-  const std::string base =
-      slash == std::string::npos ? name : name.substr(slash + 1);
+  const std::string base = name == "~" ? "."
+                           : slash == std::string::npos
+                               ? name
+                               : name.substr(slash + 1);
   return on_nodes(
       chosen, [&](const fleet::Node& node) -> Result<os::ExitStatus> {
         // Of several nodes each has a folder of its own.
@@ -130,7 +133,7 @@ copy(const CopyOptions& options, const Context& context, bool is_push) {
             node,
             {"tar", "-C", folder.string(), "--no-same-owner", "-xf", "-"},
             fmt::format(
-                "tar -C {} -cf - {}", far_path(parent), shell_word(base)),
+                "tar -C {} -cf - -- {}", far_path(parent), shell_word(base)),
             false);
       });
 }

@@ -198,6 +198,7 @@ class HeadRenter {
 
   void make_fleet() {
     fleet::FleetOptions options = open_.options();
+    options.shares_name = true;
     options.public_key = orders_.public_key;
     options.patience = kGivenBack;
     options.stopped = [this] { return is_over_.load(); };

@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/base/log.h"
+#include "lockstep/commands/check_train.h"
 #include "lockstep/commands/cluster_table.h"
-#include "lockstep/commands/costs.h"
+#include "lockstep/commands/mounts.h"
 #include "lockstep/commands/node_sessions.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/remote.h"
@@ -26,7 +28,25 @@ namespace fs = std::filesystem;
 // To fetch what the run left and to give the machines back.
 constexpr Duration kReserve = std::chrono::minutes(2);
 constexpr Duration kLongestKept = std::chrono::hours(24);
+constexpr Duration kLeaseAnswer = std::chrono::seconds(10);
 constexpr int kLostCode = 3;
+
+// A mistyped key of the trainer is told before anything costs, where it is
+// known how many ranks there will be.
+Result<void> check_trainer(const RunOrder& order) {
+  const launch::Job& job = order.priced.job;
+  const char* there = std::getenv("LOCKSTEP_TRAINER_REMOTE");
+  const bool is_there = there != nullptr && *there != 0;
+  if (job.train.kind() == config::Node::Kind::kNull || is_there ||
+      job.container.kind() != config::Node::Kind::kNull) {
+    return {};
+  }
+  LOCKSTEP_ASSIGN(const os::Path trainer, find_trainer(job));
+  const int nodes = order.options.nodes.value_or(job.num_nodes.value_or(1));
+  return job.procs_per_node
+             ? check_train(job, trainer, nodes * *job.procs_per_node)
+             : Result<void>();
+}
 
 class CloudRun {
  public:
@@ -36,8 +56,8 @@ class CloudRun {
   Result<int> run() {
     LOCKSTEP_TRY(read_keep());
     LOCKSTEP_ASSIGN(cluster_, cluster_of(order_, order_.settings));
-    LOCKSTEP_TRY(check_cap(order_.settings));
-    LOCKSTEP_TRY(reach_outputs(order_.priced.job));
+    LOCKSTEP_TRY(
+        interrupt_.during([this] { return reach_outputs(order_.priced.job); }));
     folder_ = clusters_folder() / cluster_.name;
     Result<int> code = run_here();
     const bool is_ours = open_.journal != nullptr;  // else another command's
@@ -71,18 +91,33 @@ class CloudRun {
     LOCKSTEP_ASSIGN(
         open_,
         open_cluster(cluster_.name, cluster_.region, order_.settings, true));
-    LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
-    open_.spec = cluster_;
-    LOCKSTEP_ASSIGN(
-        const fleet::Plan plan,
-        fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
-    show_plan(cluster_, plan);
+    ClusterKey key;
+    fleet::Plan plan;
+    bool is_wanted = false;
+    const auto look = [&]() -> Result<void> {
+      LOCKSTEP_TRY(check_trainer(order_));
+      LOCKSTEP_ASSIGN(key, cluster_key(cluster_, folder_));
+      open_.spec = cluster_;
+      LOCKSTEP_ASSIGN(
+          plan,
+          fleet::make_plan(
+              *open_.cloud->provider, open_.cloud->book, cluster_));
+      show_plan(cluster_, plan);
+      if (!order_.options.dry_run) {
+        LOCKSTEP_ASSIGN(is_wanted, may_proceed(order_.options.yes));
+      }
+      return {};
+    };
+    const auto clean = [this] {
+      std::error_code ignored;
+      fs::remove_all(folder_, ignored);
+    };
+    LOCKSTEP_TRY(interrupt_.during(look, clean));
     if (order_.options.dry_run) {
       print_rented_plan(
           order_.priced.job, cluster_, plan, order_.context.format());
       return 0;
     }
-    LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(order_.options.yes));
     if (!is_wanted) {
       std::fputs("nothing was made\n", stderr);
       return 0;
@@ -90,11 +125,18 @@ class CloudRun {
     if (order_.options.detach) {
       return leave_behind(order_);
     }
+    // Sources come to this machine first: no other one waits for them.
+    const auto fetch_sources = [this]() -> Result<void> {
+      LOCKSTEP_TRY(resolve_mounts(order_.priced.job));
+      return {};
+    };
+    LOCKSTEP_TRY(interrupt_.during(fetch_sources, clean));
     return rent(key, plan);
   }
 
   Result<int> rent(const ClusterKey& key, const fleet::Plan& plan) {
     fleet::FleetOptions options = open_.options();
+    options.shares_name = true;
     LOCKSTEP_ASSIGN(options.ssh_from, ssh_ranges(cluster_));
     options.public_key = key.public_line;
     options.stopped = [this] {
@@ -128,7 +170,13 @@ class CloudRun {
     if (was_left_behind()) {
       rented_.began = tell_begun;
     }
-    LOCKSTEP_ASSIGN(const auto nodes, fleet_->acquire(cluster_, plan));
+    auto acquired = fleet_->acquire(cluster_, plan);
+    if (!acquired && acquired.error().code() == ErrorCode::kUnavailable &&
+        time_left() <= Duration(0)) {
+      (void)fail(acquired.error());
+      return launch::exit_code(launch::RunEnd::kCapped);
+    }
+    LOCKSTEP_ASSIGN(const auto nodes, std::move(acquired));
     note_spot(nodes, plan, key);
     Result<int> code = 0;
     {
@@ -188,17 +236,36 @@ class CloudRun {
             why));
   }
 
+  // Until the machines' own timers end them, whatever their lease is.
+  Duration time_left() const {
+    if (!rented_.terms.life) {
+      return Duration::max();
+    }
+    const double passed = os::real_clock().unix_seconds() - rented_.since;
+    return *rented_.terms.life - from_seconds(passed);
+  }
+
   // Machines go back in every ending, once what the run left is here.
   Result<int> finish(Result<int> code, const std::vector<fleet::Node>& nodes) {
     const bool is_missing =
         rented_.run && !rented_.is_fetched && code && *code != kLostCode;
-    if (keep_ > Duration(0) || is_missing) {
-      const Duration time = keep_ > Duration(0) ? keep_ : cluster_.idle;
+    const Duration wished = keep_ > Duration(0) ? keep_
+                            : is_missing        ? cluster_.idle
+                                                : Duration(0);
+    const Duration time = std::min(wished, time_left());
+    if (wished > Duration(0) && time <= Duration(0)) {
+      log_warning(
+          "nothing is kept: budget or max_duration end the machines now");
+    }
+    if (time > Duration(0)) {
       is_left_ = true;
       if (const auto renewed = fleet_->renew(nodes, time); !renewed) {
         log_warning(renewed.error().to_string());
       }
       say_kept(nodes, time, is_missing);
+      if (time < wished) {
+        log_warning("then budget or max_duration end them");
+      }
     } else if (const auto back = give_back(); !back) {
       is_left_ = true;
       log_error(
@@ -358,7 +425,8 @@ Result<void> check_detached(const RunOrder& order) {
 Result<int> run_on_cloud(const RunOrder& order, const std::string& launcher) {
   LOCKSTEP_TRY(check_detached(order));
   outlive_terminal();
-  LOCKSTEP_ASSIGN(const RunOrder chosen, with_type(order));
+  LOCKSTEP_ASSIGN(const RunOrder capped, within_cap(order));
+  LOCKSTEP_ASSIGN(const RunOrder chosen, with_type(capped));
   return CloudRun(chosen, launcher).run();
 }
 
@@ -379,13 +447,27 @@ Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher) {
   Rented rented;
   rented.cluster = open.name;
   rented.since = os::real_clock().unix_seconds();
+  // The cluster has caps of its own: the run ends before its machines do.
+  rented.terms.life =
+      fleet::time_to_end(*open.shell, nodes, os::Deadline::after(kLeaseAnswer));
+  if (rented.terms.life) {
+    rented.terms.reserve = kReserve;
+  }
   if (was_left_behind()) {
     rented.began = tell_begun;
   }
+  const RunOrder there = order_on(order, nodes, open.folder, rented);
+  if (order.priced.job.budget && !there.priced.price) {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "a budget is set, and nobody knows the price of the nodes "
+                   "of '{}'",
+                   open.name))
+        .with_fix("give --price 0.40 (dollars an hour and node)");
+  }
   const KeepAwake awake(open, nodes);
-  LOCKSTEP_ASSIGN(
-      const int code,
-      run_on_hosts(order_on(order, nodes, open.folder, rented), launcher));
+  LOCKSTEP_ASSIGN(const int code, run_on_hosts(there, launcher));
   if (rented.run && rented.is_fetched) {
     LOCKSTEP_TRY(store_outputs(order.priced.job, *rented.run));
   }

@@ -486,6 +486,37 @@ Result<int> watch_renting(
   return code;
 }
 
+// What bounds the time before the ranks: a cap counts from the first machine,
+// and a set-up may not take longer than the run.
+TimeLimit limit_before(const RunOrder& order, const Rented& rented) {
+  const launch::Job& job = order.priced.job;
+  TimeLimit limit;
+  if (order.priced.timeout && !job.setup.empty()) {
+    limit = {
+        os::Deadline::after(*order.priced.timeout),
+        launch::exit_code(launch::RunEnd::kTimeout),
+        "timeout " + format_duration(*order.priced.timeout)};
+  }
+  std::optional<Money> price;
+  if (order.priced.price) {
+    price = *order.priced.price * static_cast<double>(order.hosts.size());
+  }
+  const auto cap = launch::cap_of(job, price, rented.terms);
+  if (!cap || order.rented == nullptr) {
+    return limit;
+  }
+  const Duration left =
+      cap->end - from_seconds(os::real_clock().unix_seconds() - rented.since);
+  if (!order.priced.timeout || job.setup.empty() ||
+      left < *order.priced.timeout) {
+    limit = {
+        os::Deadline::after(std::max(left, Duration(0))),
+        launch::exit_code(launch::RunEnd::kCapped),
+        cap->reason};
+  }
+  return limit;
+}
+
 }  // namespace
 
 Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
@@ -506,8 +537,9 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
         order.priced, hosts.rank_plan(), hosts.argv(), order.context.format());
     return 0;
   }
-  LOCKSTEP_TRY(
-      interruptible(signals, [&] { return hosts.prepare(); }, give_back));
+  const TimeLimit limit = limit_before(order, rented);
+  LOCKSTEP_TRY(interruptible(
+      signals, [&] { return hosts.prepare(); }, give_back, limit));
   if (launcher == "mpi") {
     LOCKSTEP_ASSIGN(const launch::HeadSpec spec, hosts.mpi_spec());
     rented.run = hosts.run();

@@ -9,7 +9,9 @@
 #include <cstdlib>
 
 #include "lockstep/base/id.h"
+#include "lockstep/base/log.h"
 #include "lockstep/cloud/catalogue.h"
+#include "lockstep/commands/costs.h"
 #include "lockstep/commands/interruptible.h"
 #include "lockstep/launch/detached.h"
 
@@ -52,6 +54,21 @@ config::Node list_node(const std::vector<std::string>& items) {
 }
 
 }  // namespace
+
+Result<RunOrder> within_cap(const RunOrder& order) {
+  RunOrder capped = order;
+  LOCKSTEP_ASSIGN(const auto left, check_cap(order.settings));
+  std::optional<Money>& budget = capped.priced.job.budget;
+  if (left && (!budget || *left < *budget)) {
+    log_info(
+        fmt::format(
+            "your cap of {} leaves {}: this run's budget",
+            format_money(*order.settings.cap),
+            format_money(*left)));
+    budget = left;
+  }
+  return capped;
+}
 
 Result<RunOrder> with_type(const RunOrder& order) {
   RunOrder chosen = order;
@@ -133,6 +150,9 @@ Result<fleet::Cluster> cluster_of(
   cluster.head_on_demand = count > 1;
   cluster.max_duration = job.max_duration;
   LOCKSTEP_ASSIGN(cluster.region, region_of(cluster, "", settings));
+  if (cluster.key.empty()) {
+    cluster.key = settings.key;
+  }
   if (!cluster.key.empty()) {
     cluster.key = key_file(cluster, "").string();
   }

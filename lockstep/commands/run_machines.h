@@ -13,6 +13,10 @@ namespace lockstep::commands {
 
 // With the cheapest type of `cpus`, `memory` and `accelerators` in their place,
 // where they ask for one; says which, on standard error.
+// The order with what the user's cap leaves as its budget, where that is less;
+// refused when nothing is left.
+Result<RunOrder> within_cap(const RunOrder& order);
+
 Result<RunOrder> with_type(const RunOrder& order);
 
 // The cluster that a job's resources ask for; its name is the run's with a

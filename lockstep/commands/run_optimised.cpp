@@ -65,7 +65,6 @@ class OptimisedRun {
 
   Result<int> run() {
     LOCKSTEP_TRY(check());
-    LOCKSTEP_TRY(check_cap(order_.settings));
     LOCKSTEP_TRY(reach_outputs(job_));
     LOCKSTEP_TRY(first_cluster());
     folder_ = clusters_folder() / cluster_.name;
@@ -196,15 +195,26 @@ Result<int> OptimisedRun::run_here() {
       open_cluster(cluster_.name, cluster_.region, order_.settings, true));
   LOCKSTEP_ASSIGN(const ClusterKey key, cluster_key(cluster_, folder_));
   open_.spec = cluster_;
-  LOCKSTEP_ASSIGN(
-      const fleet::Plan plan,
-      fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
-  show_plan(cluster_, plan);
+  fleet::Plan plan;
+  bool is_wanted = false;
+  const auto look = [&]() -> Result<void> {
+    LOCKSTEP_ASSIGN(
+        plan,
+        fleet::make_plan(*open_.cloud->provider, open_.cloud->book, cluster_));
+    show_plan(cluster_, plan);
+    if (!order_.options.dry_run) {
+      LOCKSTEP_ASSIGN(is_wanted, may_proceed(order_.options.yes));
+    }
+    return {};
+  };
+  LOCKSTEP_TRY(interrupt_.during(look, [this] {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }));
   if (order_.options.dry_run) {
     print_rented_plan(job_, cluster_, plan, order_.context.format());
     return 0;
   }
-  LOCKSTEP_ASSIGN(const bool is_wanted, may_proceed(order_.options.yes));
   if (!is_wanted) {
     std::fputs("nothing was made\n", stderr);
     return 0;
@@ -513,7 +523,8 @@ bool is_optimised(const launch::Job& job) {
 Result<int> run_optimised(const RunOrder& order) {
   ::signal(SIGHUP, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
-  return OptimisedRun(order).run();
+  LOCKSTEP_ASSIGN(const RunOrder capped, within_cap(order));
+  return OptimisedRun(capped).run();
 }
 
 }  // namespace lockstep::commands

@@ -138,6 +138,21 @@ Result<Job> load(const RunOptions& options, const Context& context) {
       file, {options.words.begin() + 1, options.words.end()}, environment);
 }
 
+// One that is up takes the place of what the file would rent; hosts are named
+// as what they are, a contradiction.
+void use_cluster(
+    launch::ResourcesConfig& resources,
+    const std::string& cluster) {
+  launch::ResourcesConfig there;
+  there.cluster = cluster;
+  there.hosts = std::move(resources.hosts);
+  there.hostfile = std::move(resources.hostfile);
+  there.ssh_options = std::move(resources.ssh_options);
+  there.launcher = std::move(resources.launcher);
+  there.price = resources.price;
+  resources = std::move(there);
+}
+
 Result<void> apply_options(Job& job, const RunOptions& options) {
   if (options.procs) {
     job.procs_per_node = *options.procs;
@@ -146,7 +161,7 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
     job.name = options.name;
   }
   if (!options.cluster.empty()) {
-    job.resources.cluster = options.cluster;
+    use_cluster(job.resources, options.cluster);
   }
   if (!options.setup.empty()) {
     job.setup = options.setup;

@@ -56,13 +56,24 @@ Result<int> scale(const ScaleOptions& options, const Context& context) {
     LOCKSTEP_ASSIGN(const Count count, parse_count(text));
     auto group =
         std::ranges::find(cluster->groups, count.type, &fleet::NodeGroup::type);
+    if (group == cluster->groups.end() && count.number == 0) {
+      std::vector<std::string> there;
+      std::ranges::transform(
+          cluster->groups, std::back_inserter(there), &fleet::NodeGroup::type);
+      return Error(
+          ErrorCode::kNotFound,
+          fmt::format(
+              "'{}' has no {}; {}",
+              options.cluster,
+              count.type,
+              suggest(count.type, there)));
+    }
     if (group == cluster->groups.end()) {
       // A further type is set up as the first.
       fleet::NodeGroup more = cluster->groups.front();
       more.type = count.type;
       more.fallback.clear();
       more.bid.reset();
-      more.image.clear();
       cluster->groups.push_back(std::move(more));
       group = cluster->groups.end() - 1;
     }

@@ -23,7 +23,9 @@ struct Side {
     where.folder = world.folder / name;
     where.clock = &world.clock;
     journal = fleet::Journal::open(where).value();
-    machines = std::make_unique<fleet::Fleet>(world.options(*journal));
+    fleet::FleetOptions options = world.options(*journal);
+    options.shares_name = true;  // as client and head of one run
+    machines = std::make_unique<fleet::Fleet>(std::move(options));
     const fleet::Cluster cluster = spot_cluster();
     renter = std::make_unique<SpotRenter>(SpotRenterOptions{
         cluster,

@@ -18,17 +18,6 @@ struct UpOptions {
   bool yes = false;
 };
 
-// `key` of the user file, where the cluster's names none.
-Result<std::string> users_key() {
-  if (!os::real_files().exists(settings_file())) {
-    return std::string();
-  }
-  LOCKSTEP_ASSIGN(
-      const config::Node node, config::load_yaml(settings_file().string()));
-  const config::Node* key = node.find("key");
-  return key == nullptr ? std::string() : key->text();
-}
-
 Result<int> up(const UpOptions& options, const Context& context) {
   Interrupt interrupt;
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
@@ -44,7 +33,7 @@ Result<int> up(const UpOptions& options, const Context& context) {
   }
   LOCKSTEP_ASSIGN(cluster.region, region_of(cluster, options.region, settings));
   if (cluster.key.empty()) {
-    LOCKSTEP_ASSIGN(cluster.key, users_key());
+    cluster.key = settings.key;
   }
   if (!cluster.key.empty()) {
     cluster.key = key_file(cluster, "").string();  // wherever we are later

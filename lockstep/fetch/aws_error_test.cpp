@@ -102,6 +102,7 @@ TEST(AwsFault, ClassesOfCodes) {
   EXPECT_EQ(classify(400, "VcpuLimitExceeded", ""), FaultClass::kQuota);
   EXPECT_EQ(
       classify(500, "InsufficientInstanceCapacity", ""), FaultClass::kCapacity);
+  EXPECT_EQ(classify(400, "UnfulfillableCapacity", ""), FaultClass::kCapacity);
   EXPECT_EQ(classify(400, "InvalidParameterValue", ""), FaultClass::kInvalid);
   EXPECT_EQ(
       classify(403, "SignatureDoesNotMatch", "The request signature we ..."),

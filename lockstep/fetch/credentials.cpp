@@ -293,7 +293,9 @@ Result<Credentials> CredentialChain::role_source(
   if (!profile.empty()) {
     LOCKSTEP_ASSIGN(found, from_profile(profile, chain));
     if (!found) {
-      return bad(fmt::format("source_profile {} has no keys", profile));
+      return bad(
+          fmt::format(
+              "source_profile {} is not there or has no keys", profile));
     }
     return std::move(*found);
   }

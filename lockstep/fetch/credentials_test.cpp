@@ -227,7 +227,8 @@ TEST_F(Chain, SourcesThatAreNone) {
   EXPECT_THAT(key_id("b"), HasSubstr("accepted: Environment"));
   EXPECT_THAT(key_id("c"), HasSubstr("export-credentials --profile c"));
   EXPECT_THAT(key_id("d"), HasSubstr("arn:mfa"));
-  EXPECT_THAT(key_id("f"), HasSubstr("source_profile gone has no keys"));
+  EXPECT_THAT(
+      key_id("f"), HasSubstr("source_profile gone is not there or has"));
 }
 
 TEST_F(Chain, TheInstancesRoleIsRenewedBeforeItsEnd) {

@@ -344,7 +344,14 @@ Attempt Downloader::attempt() {
   };
   curl_.easy_setopt(curl, CURLOPT_URL, options_.url.c_str());
   curl_.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_.easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  // What was asked for by https is not taken from elsewhere in the clear,
+  // unless its checksum is known.
+  curl_.easy_setopt(
+      curl,
+      CURLOPT_REDIR_PROTOCOLS_STR,
+      options_.url.starts_with("https://") && !options_.checksum
+          ? "https"
+          : "http,https");
   curl_.easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
   curl_.easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
   curl_.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -53,11 +53,14 @@ Result<void> check_kind(const std::string& name) {
   return {};
 }
 
-// The last part of an address, without its query.
-std::string name_in(const std::string& url) {
-  const std::string path = url.substr(0, url.find_first_of("?#"));
+std::string last_part(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   return name.empty() || name[0] == '.' ? "file" : name;
+}
+
+// Of an address, without its query.
+std::string name_in(const std::string& url) {
+  return last_part(url.substr(0, url.find_first_of("?#")));
 }
 
 // The copies of one source. Holds its lock.
@@ -288,7 +291,8 @@ Result<std::string> content_of(const os::Path& tree) {
 
 Result<os::Path> from_store(const MountOptions& options) {
   LOCKSTEP_ASSIGN(const S3Address address, parse_s3_address(options.source));
-  const std::string name = name_in(options.source);
+  // '?' and '#' are letters of a key like any other.
+  const std::string name = last_part(address.key);
   LOCKSTEP_TRY(check_kind(name));
   S3Options store;
   LOCKSTEP_ASSIGN(store.client.settings, load_settings());

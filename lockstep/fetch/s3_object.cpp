@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 
 #include "lockstep/base/check.h"
 #include "lockstep/base/crc32c.h"
@@ -65,6 +66,12 @@ Result<S3Address> parse_s3_address(std::string_view text) {
   }
   if (out.key.size() > 1024) {
     return bad("a key has at most 1024 bytes");
+  }
+  // S3 would take it for a name; no folder could hold it.
+  for (const auto& part : std::filesystem::path(out.key)) {
+    if (part == "." || part == "..") {
+      return bad("no part of a key is '.' or '..'");
+    }
   }
   return out;
 }

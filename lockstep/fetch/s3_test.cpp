@@ -60,6 +60,8 @@ TEST(S3Address, Parts) {
         "s3://a b/c",
         "s3://-ab/c",
         "s3://ab./c",
+        "s3://my-bucket/../a",
+        "s3://my-bucket/a/./b",
         "http://b/c"}) {
     EXPECT_FALSE(parse_s3_address(bad)) << bad;
   }

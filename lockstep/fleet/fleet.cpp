@@ -31,6 +31,33 @@ Error given_back(Error error, size_t launched) {
           launched == 1 ? " was" : "s were"));
 }
 
+// Between two clocks that are right, one of which tells whole seconds.
+constexpr double kClockSlack = 5;
+
+// Whether a machine would have to be launched.
+bool is_short(const Cluster& cluster, const std::vector<Node>& there) {
+  return std::ranges::any_of(cluster.wanted(), [&](const auto& one) {
+    return std::ranges::count(there, one.node, &Node::name) == 0;
+  });
+}
+
+Error used_up(const Cluster& cluster) {
+  return Error(
+             ErrorCode::kInvalidInput,
+             fmt::format(
+                 "{} of cluster '{}' is used up: less than a minute is left "
+                 "for another machine",
+                 !cluster.budget ? "max_duration"
+                 : cluster.max_duration
+                     ? "budget or max_duration"
+                     : "the budget of " + format_money(*cluster.budget),
+                 cluster.name))
+      .with_fix(
+          fmt::format(
+              "raise it, or begin anew after 'lockstep down {}'",
+              cluster.name));
+}
+
 // "User initiated (2026-11-15 18:00:00 GMT)" in Unix seconds; 0: no time.
 double time_of_end(const std::string& reason) {
   for (size_t at = reason.find('('); at != std::string::npos;
@@ -118,6 +145,11 @@ bool Fleet::is_stopped() const {
   return options_.stopped && options_.stopped();
 }
 
+double Fleet::cloud_time() const {
+  return options_.clock->unix_seconds() +
+         (options_.skew ? to_seconds(options_.skew()) : 0);
+}
+
 cloud::Selection Fleet::selection() const {
   return {
       .tags = {{std::string(cloud::kClusterTag), options_.cluster}}, .ids = {}};
@@ -134,12 +166,49 @@ Result<std::optional<Cluster>> Fleet::wanted() const {
   return std::optional<Cluster>(std::move(cluster));
 }
 
+// Two people may choose one name, or one of them on two machines. What one has
+// must not end because the other wants fewer.
+Result<std::vector<Node>> Fleet::own_nodes() {
+  LOCKSTEP_ASSIGN(auto there, live_nodes(*options_.provider, options_.cluster));
+  if (options_.shares_name) {
+    return there;
+  }
+  std::set<std::string> lives;  // tokens begin with one of these
+  for (const JournalStep& step : options_.journal->steps()) {
+    if (step.step == "want") {
+      lives.insert(step.order.value("id", "") + "-");
+    }
+  }
+  for (const Node& node : there) {
+    const cloud::Tags& tags = node.instance.tags;
+    const std::string token = tag_of(tags, cloud::kTokenTag);
+    if (std::ranges::none_of(lives, [&](const std::string& life) {
+          return token.starts_with(life);
+        })) {
+      const std::string owner = tag_of(tags, cloud::kOwnerTag);
+      return Error(
+                 ErrorCode::kExists,
+                 fmt::format(
+                     "a cluster '{}' is up that was made elsewhere, by {} ({})",
+                     options_.cluster,
+                     owner.empty() ? "somebody" : owner,
+                     node.instance.id))
+          .with_fix(
+              fmt::format(
+                  "choose another name; 'lockstep down {}' would end it",
+                  options_.cluster));
+    }
+  }
+  return there;
+}
+
 Result<std::vector<Node>> Fleet::acquire(
     const Cluster& cluster,
     const Plan& plan) {
   if (plan.groups.size() != cluster.groups.size()) {
     return Error(ErrorCode::kInternal, "the plan is of another cluster");
   }
+  LOCKSTEP_ASSIGN(const auto there, own_nodes());
   Work work;
   work.cluster = cluster;
   work.plan = plan;
@@ -147,7 +216,8 @@ Result<std::vector<Node>> Fleet::acquire(
   // The same life goes on unless it was ended.
   const auto last = options_.journal->last("want");
   const auto down = options_.journal->last("down");
-  if (last && (!down || down->number < last->number)) {
+  const bool goes_on = last && (!down || down->number < last->number);
+  if (goes_on) {
     work.id = last->order.value("id", "");
   } else {
     LOCKSTEP_TRY(options_.journal->forget());
@@ -155,14 +225,18 @@ Result<std::vector<Node>> Fleet::acquire(
   if (work.id.empty()) {
     work.id = make_run_id(cluster.name, static_cast<int64_t>(now));
   }
-  LOCKSTEP_ASSIGN(const ClusterCost spent, cost());
+  LOCKSTEP_ASSIGN(const ClusterCost spent, goes_on ? cost() : cost_since(now));
   if (plan.longest_life) {
     // What was spent before, at the new rate, is gone from the time.
     const double used =
         plan.hourly_most > Money() && cluster.budget
             ? spent.so_far.dollars() / plan.hourly_most.dollars() * 3600
             : 0;
-    work.end = now + std::max(1.0, to_seconds(*plan.longest_life) - used);
+    const double life = to_seconds(*plan.longest_life) - used;
+    if (life < to_seconds(kLeastBilled) && is_short(cluster, there)) {
+      return used_up(cluster);
+    }
+    work.end = cloud_time() + std::max(1.0, life);
   }
   LOCKSTEP_TRY(options_.journal->note(
       "want", cluster.name, {{"id", work.id}, {"cluster", to_json(cluster)}}));
@@ -225,9 +299,16 @@ Result<void> Fleet::renew(const std::vector<Node>& nodes, Duration time) {
 }
 
 Result<ClusterCost> Fleet::cost() {
+  const auto steps = options_.journal->steps();
+  return cost_since(steps.empty() ? 0 : steps.front().time);
+}
+
+// Of one life: the cloud lists machines for an hour after their end, those of
+// an earlier life of that name too. What the journal knows is of this one.
+Result<ClusterCost> Fleet::cost_since(double since) {
   LOCKSTEP_ASSIGN(
       const auto instances, options_.provider->instances(selection()));
-  const double now = options_.clock->unix_seconds();
+  const double now = cloud_time();
   std::map<std::string, Life> lives;  // by id
   ClusterCost cost;
   std::map<std::string, double> ended;
@@ -247,9 +328,13 @@ Result<ClusterCost> Fleet::cost() {
   }
   std::set<std::string> seen;
   for (const cloud::Instance& one : instances) {
+    const auto known = lives.find(one.id);
+    if (!one.is_live() && known == lives.end() &&
+        one.launched < since - kClockSlack) {
+      continue;
+    }
     seen.insert(one.id);
     Node node = node_of(one);
-    const auto known = lives.find(one.id);
     if (known != lives.end() && !node.price_known) {
       node.hourly = known->second.hourly;
       node.price_known = node.hourly > Money();

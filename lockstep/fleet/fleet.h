@@ -38,6 +38,9 @@ struct FleetOptions {
   Journal* journal = nullptr;
   NodeShell* shell = nullptr;  // none: for release() alone
   os::Clock* clock = &os::real_clock();
+  // How far the cloud's clock is ahead of ours, where it is known to be wrong;
+  // may be none. Ends and claims are by the cloud's.
+  std::function<Duration()> skew;
   std::string cluster;     // its name
   std::string owner;       // "me@laptop", for the tag
   std::string public_key;  // a line of a .pub file
@@ -46,7 +49,10 @@ struct FleetOptions {
   // Called when nodes have addresses, before any is reached: whoever writes an
   // ssh config does it here.
   std::function<Result<void>(const std::vector<Node>&)> addressed;
-  std::function<bool()> stopped;                // Ctrl-C: undo and end
+  std::function<bool()> stopped;  // Ctrl-C: undo and end
+  // The name is nobody else's, and another journal has machines of it too: the
+  // client's and the head's of one run.
+  bool shares_name = false;
   Duration pause = std::chrono::seconds(2);     // between two looks
   Duration patience = std::chrono::minutes(5);  // until what ends has ended
   size_t side_by_side = 32;
@@ -64,7 +70,10 @@ class Fleet {
 
   // Nodes that answer, have a running timer and are set up, in the order of
   // Cluster::wanted(); at least each group's minimum. Those that are there
-  // already stay; what is there and not wanted is given back.
+  // already stay; what is there and not wanted is given back. Refused while
+  // machines of that name live that the journal does not know (kExists), and
+  // when budget or duration leave less for a machine than the least that is
+  // billed.
   Result<std::vector<Node>> acquire(const Cluster& cluster, const Plan& plan);
   // What lives, by tag, in the order of names.
   Result<std::vector<Node>> nodes();
@@ -81,6 +90,8 @@ class Fleet {
  private:
   struct Work;
   friend class StayAwake;
+  Result<std::vector<Node>> own_nodes();
+  Result<ClusterCost> cost_since(double since);
   Result<void> make_access(Work& work);
   Result<void> launch_all(Work& work);
   Result<void> launch_node(Work& work, size_t index, size_t first_place);
@@ -94,6 +105,7 @@ class Fleet {
   void undo(Work& work);
   void say(const std::string& text) const;
   bool is_stopped() const;
+  double cloud_time() const;  // Unix seconds, by the cloud's clock
   cloud::Selection selection() const;
 
   FleetOptions options_;

@@ -74,7 +74,7 @@ void stay_near(std::vector<Place>& places, const std::string& zone) {
 Result<void> Fleet::make_access(Work& work) {
   const Cluster& cluster = work.cluster;
   const std::string name = access_name(cluster.name);
-  const double until = claim_until(cluster, options_.clock->unix_seconds());
+  const double until = claim_until(cluster, cloud_time());
   const cloud::Tags tags = tags_of(cluster, options_.owner, until);
   // Calls that make something are repeated by name: the cloud finds the first.
   LOCKSTEP_ASSIGN(
@@ -141,7 +141,6 @@ Result<cloud::LaunchOrder> Fleet::order_of(const Work& work, size_t index) {
   for (const JournalStep& step : options_.journal->steps()) {
     generation += step.step == "launch" && step.subject == slot.name ? 1 : 0;
   }
-  const double now = options_.clock->unix_seconds();
   cloud::LaunchOrder order;
   order.token = fmt::format("{}-{}-{}", work.id, slot.name, generation);
   order.bid = group.bid;
@@ -149,7 +148,8 @@ Result<cloud::LaunchOrder> Fleet::order_of(const Work& work, size_t index) {
   order.security_groups = {work.security_group};
   order.placement_group = cluster.placement_group;
   order.instance_profile = cluster.instance_profile;
-  order.tags = tags_of(cluster, options_.owner, claim_until(cluster, now));
+  order.tags =
+      tags_of(cluster, options_.owner, claim_until(cluster, cloud_time()));
   order.tags[std::string(cloud::kNodeTag)] = slot.name;
   order.tags.emplace("Name", slot.name);
   return order;
@@ -182,9 +182,7 @@ Result<void> Fleet::launch_node(Work& work, size_t index, size_t first_place) {
     LOCKSTEP_TRY(journal.done(
         step,
         {{"id", instance.id},
-         {"launched",
-          instance.launched > 0 ? instance.launched
-                                : options_.clock->unix_seconds()},
+         {"launched", instance.launched > 0 ? instance.launched : cloud_time()},
          {"hourly", hourly.value_or(node.hourly).nanos()}}));
     say(fmt::format(
         "{}: {} is launched ({})",

@@ -219,8 +219,7 @@ Result<void> Fleet::wait_ready(Work& work) {
           if (!found->is_live()) {
             // Another one would end as soon.
             const bool is_over =
-                work.end > 0 &&
-                options_.clock->unix_seconds() >= work.end - kShutdownSeconds;
+                work.end > 0 && cloud_time() >= work.end - kShutdownSeconds;
             slot.failed = ended_early(*found, slot.name, is_over);
             if (!is_over && !slot.ready && slot.retries < kMostRetries) {
               again.push_back(i);
@@ -240,9 +239,8 @@ Result<void> Fleet::wait_ready(Work& work) {
           // Never running: the controller's time-out is all that ends it.
           const double since = slot.node->instance.launched > 0
                                    ? slot.node->instance.launched
-                                   : options_.clock->unix_seconds();
-          if (options_.clock->unix_seconds() - since >
-              to_seconds(work.cluster.ssh_timeout)) {
+                                   : cloud_time();
+          if (cloud_time() - since > to_seconds(work.cluster.ssh_timeout)) {
             slot.failed = Error(
                 ErrorCode::kUnavailable,
                 fmt::format(

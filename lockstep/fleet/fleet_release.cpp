@@ -58,7 +58,7 @@ Result<void> Fleet::end_machines(const std::vector<std::string>& ids) {
   LOCKSTEP_TRY(options_.provider->terminate(ids));
   LOCKSTEP_TRY(options_.journal->done(step));
   for (const std::string& id : ids) {
-    LOCKSTEP_TRY(options_.journal->note("ended", id, nullptr));
+    LOCKSTEP_TRY(options_.journal->note("ended", id, {{"at", cloud_time()}}));
   }
   return {};
 }

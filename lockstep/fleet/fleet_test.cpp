@@ -13,6 +13,7 @@ namespace {
 
 using cloud::cloud_error;
 using cloud::Failure;
+using nlohmann::json;
 
 TEST(Fleet, BringsUpWhatIsWantedAndGivesItBack) {
   World world;
@@ -287,6 +288,112 @@ TEST(Fleet, TheEndOfABudgetIsInTheMachinesOwnTimer) {
   // Two machines at a dollar: two hours, less a little for disk and shutdown.
   EXPECT_LT(end, now + 7200);
   EXPECT_GT(end, now + 7000);
+}
+
+TEST(Fleet, MachinesOfThatNameThatOthersMadeAreLeftAlone) {
+  World world;
+  ASSERT_TRUE(world.up(small_cluster(2)));
+  // The same name on another machine, whose journal knows nothing of it.
+  const os::Path here = world.folder;
+  world.folder += "-elsewhere";
+  const auto refused = world.up(small_cluster(1));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kExists);
+  EXPECT_NE(
+      refused.error().to_string().find("made elsewhere, by me@here"),
+      std::string::npos)
+      << refused.error().to_string();
+  EXPECT_EQ(world.cloud.num_live(), 2U);
+  std::filesystem::remove_all(world.folder);
+  world.folder = here;
+  ASSERT_TRUE(world.up(small_cluster(1)));
+  EXPECT_EQ(world.cloud.num_live(), 1U);
+}
+
+TEST(Fleet, ABudgetThatIsUsedUpRentsNoMore) {
+  World world;
+  Cluster cluster = small_cluster(1);
+  cluster.budget = Money::from_dollars(1);
+  const auto nodes = world.up(cluster);
+  ASSERT_TRUE(nodes);
+  // All but a few seconds of it.
+  world.clock.advance(std::chrono::seconds(3580));
+  ASSERT_TRUE(world.cloud.terminate({nodes->front().instance.id}));
+  const auto refused = world.up(cluster);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(
+      refused.error().to_string().find("the budget of $1.00"),
+      std::string::npos)
+      << refused.error().to_string();
+  EXPECT_EQ(world.cloud.num_launched(), 1U);
+  // Refused again: the first refusal began no life of its own.
+  ASSERT_FALSE(world.up(cluster));
+  cluster.budget = Money::from_dollars(2);
+  ASSERT_TRUE(world.up(cluster));
+}
+
+TEST(Fleet, AnotherLifeHasABudgetOfItsOwn) {
+  World world;
+  Cluster cluster = small_cluster(1);
+  cluster.budget = Money::from_dollars(1);
+  ASSERT_TRUE(world.up(cluster));
+  world.clock.advance(std::chrono::minutes(59));
+  ASSERT_TRUE(world.down());
+  world.clock.advance(std::chrono::minutes(1));
+  // The cloud still lists the machine of the first one.
+  const double now = world.clock.unix_seconds();
+  const auto again = world.up(cluster);
+  ASSERT_TRUE(again) << again.error().to_string();
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  const std::string script =
+      journal->last("launch")->order.value("user_data", "");
+  const size_t at = script.find("' > '/var/lib/lockstep/end'");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GT(std::atof(script.substr(at - 10, 10).c_str()), now + 3400);
+  Fleet fleet(world.options(*journal));
+  EXPECT_LT(fleet.cost()->so_far.dollars(), 0.1);
+}
+
+TEST(Fleet, EndsAndClaimsAreByTheCloudsClock) {
+  World world;
+  // The laptop is an hour behind.
+  const Duration skew = std::chrono::hours(1);
+  Cluster cluster = small_cluster(1);
+  cluster.max_duration = std::chrono::minutes(10);
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  FleetOptions options = world.options(*journal);
+  options.skew = [&] { return skew; };
+  const double there = world.clock.unix_seconds() + to_seconds(skew);
+  Fleet fleet(std::move(options));
+  const auto plan = make_plan(world.cloud, world.book, cluster);
+  ASSERT_TRUE(plan);
+  ASSERT_TRUE(fleet.acquire(cluster, *plan));
+  const json order = journal->last("launch")->order;
+  const std::string script = order.value("user_data", "");
+  const size_t at = script.find("' > '/var/lib/lockstep/end'");
+  ASSERT_NE(at, std::string::npos);
+  const double end = std::atof(script.substr(at - 10, 10).c_str());
+  EXPECT_NEAR(end, there + 600 - kShutdownSeconds, 5);
+  const auto tags = order.value("tags", cloud::Tags());
+  EXPECT_GT(std::atof(tag_of(tags, kUntilTag).c_str()), there + 600);
+}
+
+TEST(Lease, AnEndByBudgetIsTheEndOfTheLease) {
+  // As sh reads the files; the folder is a fixed one.
+  const std::string look = lease_look_script();
+  const size_t first = look.find("/var/lib/lockstep/end");
+  EXPECT_NE(first, std::string::npos);
+  EXPECT_NE(look.find("/var/lib/lockstep/lease/end"), std::string::npos);
+  EXPECT_LT(first, look.find("/var/lib/lockstep/lease/until"));
+  World world;
+  EXPECT_FALSE(time_to_end(world.shell, {}, os::Deadline::never()));
+  Node node;
+  node.name = "blue-0";
+  const auto left = time_to_end(world.shell, {node}, os::Deadline::never());
+  ASSERT_TRUE(left);
+  EXPECT_NEAR(to_seconds(*left), 600, 1);
 }
 
 }  // namespace

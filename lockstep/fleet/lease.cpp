@@ -15,12 +15,31 @@ std::string tag_of(const cloud::Tags& tags, std::string_view key) {
   return found == tags.end() ? "" : found->second;
 }
 
+namespace {
+
+// `end`: the time that budget or max_duration set; empty: none did.
+std::string find_end() {
+  const os::Path folder = cloud::lease_file().parent_path();
+  return fmt::format(
+      "end=''; for file in '{}/end' '{}/end'; do\n"
+      "[ -f \"$file\" ] && read -r a b time < \"$file\" || continue\n"
+      "[ -n \"$end\" ] && [ \"$end\" -le \"$time\" ] || end=$time\n"
+      "done\n",
+      folder.parent_path().string(),
+      folder.string());
+}
+
+}  // namespace
+
 // The letter in brackets: the shell that asks must not find itself.
 std::string lease_look_script() {
-  return fmt::format(
-      "read -r a b until < '{}' && pgrep -f '[l]ease.sh' >/dev/null && "
-      "echo \"lease $until $(date +%s)\"\n",
-      cloud::lease_file().string());
+  return find_end() +
+         fmt::format(
+             "read -r a b until < '{}' && pgrep -f '[l]ease.sh' >/dev/null || "
+             "exit 1\n"
+             "[ -z \"$end\" ] || [ \"$end\" -ge \"$until\" ] || until=$end\n"
+             "echo \"lease $until $(date +%s)\"\n",
+             cloud::lease_file().string());
 }
 
 std::string lease_renew_script(Duration time) {
@@ -65,6 +84,33 @@ look_at_lease(NodeShell& shell, const Node& node, os::Deadline deadline) {
   LOCKSTEP_ASSIGN(
       const std::string text, shell.run(node, lease_look_script(), deadline));
   return parse_lease_look(text);
+}
+
+std::optional<Duration> time_to_end(
+    NodeShell& shell,
+    const std::vector<Node>& nodes,
+    os::Deadline deadline) {
+  // As parse_lease_look reads it.
+  const std::string script =
+      find_end() + "[ -z \"$end\" ] || echo \"lease $end $(date +%s)\"\n";
+  std::mutex mutex;
+  std::optional<Duration> least;
+  std::vector<std::thread> threads;
+  for (const Node& node : nodes) {
+    threads.emplace_back([&] {
+      const auto text = shell.run(node, script, deadline);
+      const auto end =
+          text ? parse_lease_look(*text) : Result<LeaseState>(text.error());
+      if (end) {
+        const std::lock_guard lock(mutex);
+        least = std::min(least.value_or(end->left), end->left);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return least;
 }
 
 Result<void> renew_leases(

@@ -2,8 +2,9 @@
 
 // The lease of a node as the controller sees it: texts of sh that read and
 // renew the file of cloud/user_data.h on the node, by the node's own clock.
-// Pure but for the two functions that take a shell.
+// Pure but for the functions that take a shell.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct LeaseState {
   Duration left = {};
 };
 
-// Prints "lease <until> <now>"; fails while the timer does not run.
+// Prints "lease <until> <now>", an end by budget or max_duration counted; fails
+// while the timer does not run.
 std::string lease_look_script();
 // Reaches `time` from now; a lease that reaches further stays.
 std::string lease_renew_script(Duration time);
@@ -32,6 +34,12 @@ Result<LeaseState> parse_lease_look(const std::string& text);
 
 Result<LeaseState>
 look_at_lease(NodeShell& shell, const Node& node, os::Deadline deadline);
+// Until the first of the nodes ends by budget or max_duration, whoever renews;
+// none: there is no such end. One that does not answer is left out.
+std::optional<Duration> time_to_end(
+    NodeShell& shell,
+    const std::vector<Node>& nodes,
+    os::Deadline deadline);
 // All nodes side by side; the errors of those that failed, as one.
 Result<void> renew_leases(
     NodeShell& shell,

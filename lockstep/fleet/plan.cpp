@@ -127,6 +127,22 @@ class Planner {
     return spots;
   }
 
+  // It may come down; until then nothing is to be had.
+  void note_low_bid(
+      const NodeGroup& group,
+      Market market,
+      const std::optional<cloud::Price>& now) {
+    if (market == Market::kSpot && group.bid && now &&
+        *group.bid < now->hourly) {
+      plan_.notes.push_back(
+          fmt::format(
+              "the bid of {} for {} is below its spot price of {}",
+              format_money(*group.bid),
+              group.type,
+              format_money(now->hourly)));
+    }
+  }
+
   Result<void>
   add_places(const NodeGroup& group, Market market, GroupPlan& plan) {
     std::vector<std::string> types = group.fallback;
@@ -163,6 +179,7 @@ class Planner {
         if (plan.places.empty()) {
           plan.price = now;
           plan.cpus = offer.cpus;
+          note_low_bid(group, market, now);
         }
         plan.places.push_back(std::move(place));
       }

@@ -32,6 +32,11 @@ TEST(Plan, PlacesGoFromTheFirstChoiceToTheLast) {
   cluster.groups[0].bid = Money::from_dollars(0.3);
   cluster.groups[0].use_spot = UseSpot::kYes;
   EXPECT_NEAR(plan(world, cluster)->hourly_most.dollars(), 0.6, 0.01);
+  EXPECT_TRUE(plan(world, cluster)->notes.empty());
+  cluster.groups[0].bid = Money::from_dollars(0.2);
+  const auto low = plan(world, cluster);
+  ASSERT_EQ(low->notes.size(), 1U);
+  EXPECT_NE(low->notes[0].find("below its spot price"), std::string::npos);
 }
 
 TEST(Plan, ComesBackAsItWas) {
