@@ -140,6 +140,25 @@ def test_what_is_kept_is_kept_no_longer_than_its_cap(site, laptop):
     assert laptop.call("down", one["cluster"]).returncode == 0
 
 
+def test_a_budget_pays_for_what_leaves_the_cloud(site, laptop):
+    """Seven minutes of the machine, but a checkpoint of 100 MB, and another to be
+    expected, are most of the money."""
+    text = (
+        'head -c 100000000 /dev/zero > "$LOCKSTEP_CHECKPOINTS/last.safetensors"\n'
+        "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    begun = time.monotonic()
+    done = laptop.call(
+        "run", job(laptop, text, nodes=1, budget="0.02 USD"), "-y", timeout=150
+    )
+    assert done.returncode == 4 and "budget $0.0200" in done.stderr, done.stderr
+    assert time.monotonic() - begun < 120
+    run = laptop.run()
+    assert (run.path / "checkpoints/last.safetensors").stat().st_size == 100_000_000
+    assert 0.009 < run.state()["cost"] <= 0.02
+    assert site.live() == [] and site.others() == []
+
+
 def test_a_set_up_that_hangs_ends_at_the_cap(site, laptop):
     begun = time.monotonic()
     done = laptop.call(

@@ -17,6 +17,7 @@
 #include "lockstep/commands/run_plan.h"
 #include "lockstep/commands/spot_renter.h"
 #include "lockstep/fleet/lease.h"
+#include "lockstep/launch/traffic.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/record/logbook.h"
 
@@ -150,7 +151,7 @@ class CloudRun {
     rented_.cluster = cluster_.name;
     rented_.reports = true;
     rented_.since = os::real_clock().unix_seconds();
-    rented_.terms = {kReserve, plan.longest_life};
+    rented_.terms = {kReserve, plan.longest_life, fleet::kTrafficGigabyte};
     if (rented_.terms.life) {
       // The machines' own timers leave time for their shutdown.
       *rented_.terms.life -= from_seconds(fleet::kShutdownSeconds);
@@ -247,6 +248,12 @@ class CloudRun {
 
   // Machines go back in every ending, once what the run left is here.
   Result<int> finish(Result<int> code, const std::vector<fleet::Node>& nodes) {
+    if (rented_.run && rented_.is_fetched) {
+      const auto noted = fleet_->note_traffic(launch::run_bytes(*rented_.run));
+      if (!noted) {
+        log_warning(noted.error().to_string());
+      }
+    }
     const bool is_missing =
         rented_.run && !rented_.is_fetched && code && *code != kLostCode;
     const Duration wished = keep_ > Duration(0) ? keep_
@@ -453,6 +460,7 @@ Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher) {
   if (rented.terms.life) {
     rented.terms.reserve = kReserve;
   }
+  rented.terms.gigabyte = fleet::kTrafficGigabyte;
   if (was_left_behind()) {
     rented.began = tell_begun;
   }

@@ -31,6 +31,7 @@ Error given_back(Error error, size_t launched) {
           launched == 1 ? " was" : "s were"));
 }
 
+constexpr std::string_view kTraffic = "traffic";  // in the journal
 // Between two clocks that are right, one of which tells whole seconds.
 constexpr double kClockSlack = 5;
 
@@ -298,6 +299,11 @@ Result<void> Fleet::renew(const std::vector<Node>& nodes, Duration time) {
       os::Deadline::after(std::chrono::seconds(30), *options_.clock));
 }
 
+Result<void> Fleet::note_traffic(Bytes bytes) {
+  return options_.journal->note(
+      std::string(kTraffic), "", {{"bytes", bytes.count}});
+}
+
 Result<ClusterCost> Fleet::cost() {
   const auto steps = options_.journal->steps();
   return cost_since(steps.empty() ? 0 : steps.front().time);
@@ -364,6 +370,12 @@ Result<ClusterCost> Fleet::cost_since(double since) {
     all.push_back(life);
   }
   cost.so_far = cost_so_far(all, now);
+  for (const JournalStep& step : options_.journal->steps()) {
+    if (step.step == kTraffic && step.time >= since - kClockSlack) {
+      cost.so_far = cost.so_far +
+                    traffic_cost(Bytes{step.order.value("bytes", uint64_t{0})});
+    }
+  }
   return cost;
 }
 

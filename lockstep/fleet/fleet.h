@@ -84,6 +84,8 @@ class Fleet {
   Result<void> release();
   // Machines that ended long ago are known by the journal alone.
   Result<ClusterCost> cost();
+  // So much has left the machines for the user's: part of the cost.
+  Result<void> note_traffic(Bytes bytes);
   // What the journal says was wanted last; none: nothing.
   Result<std::optional<Cluster>> wanted() const;
 

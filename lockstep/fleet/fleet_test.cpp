@@ -355,6 +355,17 @@ TEST(Fleet, AnotherLifeHasABudgetOfItsOwn) {
   EXPECT_LT(fleet.cost()->so_far.dollars(), 0.1);
 }
 
+TEST(Fleet, WhatLeftTheMachinesIsPartOfTheCost) {
+  World world;
+  ASSERT_TRUE(world.up(small_cluster(1)));
+  auto journal = *Journal::open(
+      {.folder = world.folder, .clock = &world.clock, .hook = {}});
+  Fleet fleet(world.options(*journal));
+  const Money before = fleet.cost()->so_far;
+  ASSERT_TRUE(fleet.note_traffic(Bytes{2'000'000'000}));
+  EXPECT_NEAR((fleet.cost()->so_far - before).dollars(), 0.18, 1e-9);
+}
+
 TEST(Fleet, EndsAndClaimsAreByTheCloudsClock) {
   World world;
   // The laptop is an hour behind.

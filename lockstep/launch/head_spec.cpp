@@ -67,6 +67,7 @@ HeadSpec decode(const json& object) {
       found != object.end() && !found->is_null()) {
     spec.terms.life = Duration(found->get<int64_t>());
   }
+  spec.terms.gigabyte = Money::from_nanos(object.value("gigabyte", int64_t{0}));
   spec.replacement = Duration(object.value("replacement", int64_t{0}));
   spec.uploader = object.value("uploader", "");
   spec.outputs = object.value("outputs", "");
@@ -135,6 +136,7 @@ std::string to_json(const HeadSpec& spec) {
       {"patience", spec.patience.count()}};
   object["before"] = spec.before.count();
   object["reserve"] = spec.terms.reserve.count();
+  object["gigabyte"] = spec.terms.gigabyte.nanos();
   if (spec.terms.life) {
     object["life"] = spec.terms.life->count();
   }

@@ -34,7 +34,10 @@ HeadSpec sample() {
   spec.price_per_hour = Money::from_dollars(0.25);
   spec.price_source = "--price";
   spec.before = std::chrono::seconds(40);
-  spec.terms = {std::chrono::seconds(120), std::chrono::hours(2)};
+  spec.terms = {
+      std::chrono::seconds(120),
+      std::chrono::hours(2),
+      Money::from_dollars(0.09)};
   spec.renter = "{\"cluster\":{}}";
   spec.first_port = 4000;
   spec.last_port = 4010;
@@ -55,6 +58,7 @@ TEST(HeadSpec, ComesBackAsItWas) {
   EXPECT_EQ(read->before, Duration(std::chrono::seconds(40)));
   EXPECT_EQ(read->terms.reserve, Duration(std::chrono::seconds(120)));
   EXPECT_EQ(*read->terms.life, Duration(std::chrono::hours(2)));
+  EXPECT_EQ(read->terms.gigabyte, Money::from_dollars(0.09));
   HeadSpec bare = spec;
   bare.timeout.reset();
   bare.price_per_hour.reset();

@@ -40,11 +40,17 @@ std::string to_string(RunEnd end) {
   return "failed";
 }
 
+Money traffic_cost(const CapTerms& terms, Bytes bytes) {
+  return terms.gigabyte * (static_cast<double>(bytes.count) / 1e9);
+}
+
 std::optional<Cap> cap_of(
     const Job& job,
     std::optional<Money> price_per_hour,
-    const CapTerms& terms) {
+    const CapTerms& terms,
+    Bytes leaving) {
   std::optional<Cap> cap;
+  Duration traffic{};  // as time of the machines, which the budget has less
   if (job.max_duration) {
     cap =
         Cap{{},
@@ -52,9 +58,13 @@ std::optional<Cap> cap_of(
             "max_duration " + format_duration(*job.max_duration)};
   }
   if (job.budget && price_per_hour && price_per_hour->nanos() > 0) {
-    const Duration end =
-        from_seconds(job.budget->dollars() / price_per_hour->dollars() * 3600);
-    if (!cap || end < cap->end) {
+    const auto time_of = [&](Money money) {
+      return from_seconds(money.dollars() / price_per_hour->dollars() * 3600);
+    };
+    const Duration end = time_of(*job.budget);
+    const Duration paid = time_of(traffic_cost(terms, leaving));
+    if (!cap || end - paid < cap->end) {
+      traffic = paid;
       cap = Cap{{}, end, "budget " + format_money(*job.budget)};
     }
   }
@@ -67,6 +77,7 @@ std::optional<Cap> cap_of(
                          : "the end of the machines' time"};
   }
   if (cap) {
+    cap->end = std::max(Duration(0), cap->end - traffic);
     cap->end -= std::min<Duration>(terms.reserve, cap->end / 4);
     // Time to write a checkpoint, inside the cap, but not most of a short one.
     cap->stop = cap->end - std::min<Duration>(job.grace, cap->end / 10);

@@ -26,14 +26,20 @@ struct Cap {
   std::string reason;  // "max_duration 4h", "budget $20"
 };
 // For rented machines: how long it takes to store and give back after the
-// ranks have ended, inside the cap; and when the machines end by themselves.
+// ranks have ended, inside the cap; when the machines end by themselves; and
+// what a GB costs that leaves them for the user's machine.
 struct CapTerms {
   Duration reserve{};
   std::optional<Duration> life;
+  Money gigabyte{};
 };
+Money traffic_cost(const CapTerms& terms, Bytes bytes);
+// `leaving`: what will leave the machines when the run ends now; a budget must
+// pay for that, too.
 std::optional<Cap> cap_of(
     const Job& job,
     std::optional<Money> price_per_hour,
-    const CapTerms& terms = {});
+    const CapTerms& terms = {},
+    Bytes leaving = {});
 
 }  // namespace lockstep::launch

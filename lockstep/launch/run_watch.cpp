@@ -10,6 +10,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/launch/agent_protocol.h"
+#include "lockstep/launch/traffic.h"
 
 namespace lockstep::launch {
 namespace {
@@ -76,7 +77,8 @@ std::optional<Money> RunWatch::cost() const {
   if (!request_.price_per_hour) {
     return {};
   }
-  return *request_.price_per_hour * (to_seconds(elapsed()) / 3600);
+  return *request_.price_per_hour * (to_seconds(elapsed()) / 3600) +
+         traffic_cost(request_.terms, stored_);
 }
 
 void RunWatch::run_to_idle() {
@@ -97,6 +99,7 @@ void RunWatch::run_to_idle() {
     note_signals();
     note_time();
     if (look) {
+      note_traffic();
       note_cost();
       note_directory();
       flush();
@@ -108,6 +111,8 @@ void RunWatch::run_to_idle() {
       return;
     }
   }
+  next_traffic_ = {};
+  note_traffic();  // with the last checkpoint
   if (cause_ == Cause::kNone && coordinator_.failure()) {
     cause_ = Cause::kFailure;  // all ended by themselves meanwhile
     announce_failure();
@@ -332,6 +337,22 @@ void RunWatch::note_cost() {
     coordinator_.note(
         wire::Cost{cost()->dollars(), request_.price_per_hour->dollars()});
   }
+}
+
+// What the run directory holds goes to the user's machine in the end, which a
+// budget pays for: its end comes nearer as checkpoints grow.
+void RunWatch::note_traffic() {
+  constexpr Duration kEvery = seconds(5);
+  if (request_.terms.gigabyte == Money() || elapsed() < next_traffic_) {
+    return;
+  }
+  next_traffic_ = elapsed() + kEvery;
+  stored_ = run_bytes(run_);
+  cap_ = cap_of(
+      request_.job,
+      request_.price_per_hour,
+      request_.terms,
+      leaving_bytes(run_));
 }
 
 // Whoever deletes the directory of a run wants no more of it, and nobody could

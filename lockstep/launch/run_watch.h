@@ -80,6 +80,7 @@ class RunWatch {
   void note_signals();
   void note_time();
   void note_cost();
+  void note_traffic();
   void note_directory();
 
   const RunRequest& request_;
@@ -87,7 +88,9 @@ class RunWatch {
   StopSignals& signals_;
   Console& console_;
   Coordinator& coordinator_;
-  const std::optional<Cap> cap_;
+  std::optional<Cap> cap_;
+  Bytes stored_{};  // in the run directory
+  Duration next_traffic_{};
   NodeGroup* nodes_ = nullptr;
   const Generation* generation_ = nullptr;
   int stop_signal_ = 15;

@@ -40,7 +40,7 @@ TEST(Cap, LeavesTimeToStoreAndGiveBack) {
   Job job;
   job.grace = seconds(60);
   job.budget = Money::from_dollars(1);
-  const CapTerms terms{seconds(120), hours(1)};
+  const CapTerms terms{seconds(120), hours(1), {}};
   // The machines end before the money at this price does.
   auto cap = cap_of(job, Money::from_dollars(0.5), terms);
   EXPECT_EQ(cap->end, hours(1) - seconds(120));
@@ -49,8 +49,29 @@ TEST(Cap, LeavesTimeToStoreAndGiveBack) {
   cap = cap_of(job, Money::from_dollars(2), terms);
   EXPECT_EQ(cap->end, seconds(1800 - 120));
   // Not most of a short time.
-  cap = cap_of(job, {}, {seconds(120), seconds(40)});
+  cap = cap_of(job, {}, {seconds(120), seconds(40), {}});
   EXPECT_EQ(cap->end, seconds(30));
+}
+
+TEST(Cap, ABudgetPaysForWhatLeavesTheMachines) {
+  Job job;
+  job.budget = Money::from_dollars(1);
+  CapTerms terms;
+  terms.gigabyte = Money::from_dollars(0.1);
+  const Money price = Money::from_dollars(0.5);
+  EXPECT_EQ(cap_of(job, price, terms)->end, hours(2));
+  // Half of it.
+  const Bytes five{5'000'000'000};
+  EXPECT_EQ(cap_of(job, price, terms, five)->end, hours(1));
+  terms.life = seconds(5400);  // with disks, the machines' own timers say
+  EXPECT_EQ(cap_of(job, price, terms, five)->end, seconds(1800));
+  // Time is time.
+  job.max_duration = seconds(1800);
+  terms.life.reset();
+  const auto cap = cap_of(job, price, terms, five);
+  EXPECT_EQ(cap->end, seconds(1800));
+  EXPECT_EQ(cap->reason, "max_duration 30m 00s");
+  EXPECT_EQ(cap_of(job, price, terms, Bytes{20'000'000'000})->end, Duration(0));
 }
 
 TEST(Cap, GivesTheExitCodesOfTheManual) {
