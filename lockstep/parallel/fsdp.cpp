@@ -560,8 +560,13 @@ void Fsdp::open() {
   state_->is_open = true;
 }
 
+// Also called while an error is on its way up: it must not throw another.
 void Fsdp::close() {
-  state_->free_all();
+  try {
+    state_->free_all();
+  } catch (const collective::CollectiveError&) {
+    // Said by every other call on the group.
+  }
   state_->is_open = false;
 }
 

@@ -241,6 +241,38 @@ TEST_P(FsdpWorld, ValidatesWithGatheredWeightsBetweenSteps) {
   });
 }
 
+// A rank is lost while others validate: the error travels, and the scope that
+// it leaves has weights on their way that will never come.
+TEST(Fsdp, AScopeOfWholeWeightsIsLeftWhenTheGroupFails) {
+  auto rendezvous = wire::make_local_rendezvous();
+  std::string told;
+  const auto run_rank = [&](int rank) {
+    at::set_num_threads(1);
+    collective::GroupOptions options;
+    options.rank = rank;
+    options.world_size = 2;
+    options.kind = "host";
+    const auto group = collective::make_communicator(options, *rendezvous);
+    Net net;
+    Fsdp fsdp(net.named(), net.block_parameters(), *group);
+    torch::NoGradGuard no_grad;
+    try {
+      const OpenGuard open(fsdp);
+      if (rank == 1) {
+        group->abort("rank 1 is gone");
+      } else {
+        net.forward(input(2), &fsdp);
+      }
+    } catch (const collective::CollectiveError& failure) {
+      told = failure.what();
+    }
+  };
+  std::thread other([&] { run_rank(1); });
+  run_rank(0);
+  other.join();
+  EXPECT_NE(told.find("rank 1 is gone"), std::string::npos) << told;
+}
+
 TEST_P(FsdpWorld, AnEditOfRankZeroReachesEveryPart) {
   run([&](Communicator& group) {
     Net net;
