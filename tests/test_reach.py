@@ -103,7 +103,7 @@ def refused(near, host, options=""):
     finding = found[host, "reach"]
     assert finding["state"] == "broken"
     assert host.split("@")[-1] in finding["detail"]
-    assert finding["fix"]
+    assert finding["fix"], finding
     return finding
 
 

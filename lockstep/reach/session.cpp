@@ -190,9 +190,11 @@ class Attempt {
           fmt::format("{}: its shell answered '{}'", host_, state));
     }
     // The far end itself speaks only when asked; ask, so that a program that
-    // cannot run there is told as that.
-    LOCKSTEP_TRY(write_request(*line_.stream, {"hello", {}}, patience())
-                     .with_context(host_));
+    // cannot run there is told as that, also when it is gone before we ask.
+    const auto asked = write_request(*line_.stream, {"hello", {}}, patience());
+    if (!asked) {
+      return ended(Stage::kStart, asked.error());
+    }
     auto answer = read_answer(*line_.stream, patience());
     if (!answer) {
       return ended(Stage::kStart, answer.error());
