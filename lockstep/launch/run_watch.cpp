@@ -340,7 +340,8 @@ void RunWatch::note_cost() {
 }
 
 // What the run directory holds goes to the user's machine in the end, which a
-// budget pays for: its end comes nearer as checkpoints grow.
+// budget pays for: its end comes nearer as checkpoints grow. Best and last are
+// two of them, and either may still come.
 void RunWatch::note_traffic() {
   constexpr Duration kEvery = seconds(5);
   if (request_.terms.gigabyte == Money() || elapsed() < next_traffic_) {
@@ -348,11 +349,8 @@ void RunWatch::note_traffic() {
   }
   next_traffic_ = elapsed() + kEvery;
   stored_ = run_bytes(run_);
-  cap_ = cap_of(
-      request_.job,
-      request_.price_per_hour,
-      request_.terms,
-      leaving_bytes(run_));
+  const Bytes most{stored_.count + checkpoint_bytes(run_).count};
+  cap_ = cap_of(request_.job, request_.price_per_hour, request_.terms, most);
 }
 
 // Whoever deletes the directory of a run wants no more of it, and nobody could

@@ -28,8 +28,8 @@ Bytes run_bytes(const record::RunDirectory& run) {
   return folder_bytes(run.path());
 }
 
-Bytes leaving_bytes(const record::RunDirectory& run) {
-  return Bytes{run_bytes(run).count + folder_bytes(run.checkpoints()).count};
+Bytes checkpoint_bytes(const record::RunDirectory& run) {
+  return folder_bytes(run.checkpoints());
 }
 
 }  // namespace lockstep::launch

@@ -9,8 +9,7 @@
 namespace lockstep::launch {
 
 Bytes run_bytes(const record::RunDirectory& run);
-// At the most, should it end soon: best and last are two checkpoints, and
-// either may still come.
-Bytes leaving_bytes(const record::RunDirectory& run);
+// Of that, what its checkpoints are.
+Bytes checkpoint_bytes(const record::RunDirectory& run);
 
 }  // namespace lockstep::launch
