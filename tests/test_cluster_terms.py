@@ -159,6 +159,44 @@ def test_a_budget_pays_for_what_leaves_the_cloud(site, laptop):
     assert site.live() == [] and site.others() == []
 
 
+def test_a_checkpoint_that_the_budget_does_not_pay_for_stays_until_asked(site, laptop):
+    """Its fetching alone would pass the budget: the machine stays, within the
+    budget, for whoever wants it all the same."""
+    text = (
+        'head -c 300000000 /dev/zero > "$LOCKSTEP_CHECKPOINTS/last.safetensors"\n'
+        "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    path = job(laptop, text, nodes=1, budget="0.02 USD")
+    done = laptop.call("run", path, "-y", timeout=150)
+    assert done.returncode == 4, done.stderr
+    assert "budget $0.0200, of which" in done.stderr
+    assert "does not pay for fetching checkpoints/last.safetensors (286" in done.stderr
+    run = laptop.run()
+    assert not (run.path / "checkpoints/last.safetensors").exists()
+    assert "kept for" in done.stderr and len(site.live()) == 1
+    cluster = run.state()["cluster"]
+    fetched = laptop.call("attach", run.path.name, timeout=60)
+    assert (run.path / "checkpoints/last.safetensors").stat().st_size == 300_000_000, fetched
+    assert laptop.call("down", cluster).returncode == 0
+    assert site.live() == [] and site.others() == []
+
+
+def test_a_checkpoint_that_will_be_too_large_ends_a_run_before_it_is_written(site, laptop):
+    """As the native trainer says it before step 1."""
+    text = (
+        """echo '{"v":1,"kind":"init","time":1,"rank":0,"program":"x",'"""
+        """'"facts":{"checkpoint_bytes":"300000000"}}' >> "$LOCKSTEP_EVENTS"\n"""
+        "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    )
+    done = laptop.call(
+        "run", job(laptop, text, nodes=1, budget="0.02 USD"), "-y", timeout=90
+    )
+    assert done.returncode == 4, done.stderr
+    assert "budget $0.0200, of which 572" in done.stderr  # best and last
+    assert laptop.run().state()["cost"] < 0.005
+    assert site.live() == [] and site.others() == []
+
+
 def test_a_set_up_that_hangs_ends_at_the_cap(site, laptop):
     begun = time.monotonic()
     done = laptop.call(

@@ -49,6 +49,11 @@ def last(run):
     return run / "checkpoints" / "last.safetensors"
 
 
+def header_size(file):
+    with open(file, "rb") as opened:
+        return int.from_bytes(opened.read(8), "little")
+
+
 def floats(run, column):
     return [float(row[column]) for row in metrics(run) if row.get(column)]
 
@@ -227,6 +232,17 @@ def halves(tmp_path_factory):
         "ddp": last(run(folder / "ddp", [*WORDS, *words], 2)),
         "whole": run(folder / "whole", [*WORDS, words[0]], 1),
     }
+
+
+@pytest.mark.parametrize("kind", ["full", "sharded", "ddp"])
+def test_how_large_a_checkpoint_will_be_is_said_before_step_1(halves, kind):
+    path = halves[kind]
+    files = path.iterdir() if path.is_dir() else [path]
+    # Without the headers, of which each has a length of its own.
+    data = sum(file.stat().st_size - 8 - header_size(file) for file in files)
+    lines = map(json.loads, (path.parents[1] / "events.jsonl").read_text().splitlines())
+    [told] = [one for one in lines if one["kind"] == "init" and one["rank"] == 0]
+    assert int(told["facts"]["checkpoint_bytes"]) == pytest.approx(data, rel=1e-3)
 
 
 def test_pytorch_merges_the_shards(tmp_path, halves):

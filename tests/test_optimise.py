@@ -1,6 +1,8 @@
 """`optimise:` in a job: rented hosts of the test bed whose speed and price depend
 on their type, a cluster that changes while it trains, and what it refuses."""
 
+import re
+
 import pytest
 import yaml
 from clusters import Laptop, Site, tags_of
@@ -124,6 +126,13 @@ def test_from_a_mixed_cluster_to_the_ideal_set(bed, laptop):
     seconds = sorted(one["total"] for one in mixed)[len(mixed) // 2]
     without = steps_in_all * seconds * (PRICES[FAST] + PRICES[SLOW]) / 3600
     assert run.state()["cost"] < without
+    # What two sittings left came here: checkpoints, best and last, of each.
+    fetched = sum(
+        path.stat().st_size
+        for path in (run.path / "sittings").glob("*/runs/*/**/*") if path.is_file()
+    )
+    traffic = float(re.search(r"\$([0-9.]+) of it for traffic", done.stderr)[1])
+    assert traffic == pytest.approx(fetched / 1e9 * 0.09, rel=0.2), done.stderr
     book = (run.path / "logbook.md").read_text()
     assert "## Decisions" in book and "timeline.svg" in book
     assert (run.path / "plots/timeline.svg").exists()

@@ -1,7 +1,10 @@
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 
+#include "lockstep/base/log.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/remote.h"
 
@@ -21,6 +24,15 @@ Result<int> attach(const AttachOptions& options, const Context& context) {
   launch::StopSignals signals;
   ::signal(SIGPIPE, SIG_IGN);
   const auto mirror = mirror_of(run, state);
+  if (state.has_ended() && state.incomplete && mirror != nullptr) {
+    // Whoever asks for it pays for it.
+    if (const auto fetched = mirror->fetch_all({}); !fetched) {
+      log_warning(
+          fmt::format(
+              "what is missing cannot be fetched: {}",
+              fetched.error().to_string()));
+    }
+  }
   Watch watch;
   watch.format = context.format();
   watch.follow.all_ranks = options.ranks == "all";

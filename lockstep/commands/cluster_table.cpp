@@ -166,6 +166,14 @@ void print_rented_plan(
       told.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+std::string bill(const fleet::ClusterCost& cost) {
+  std::string text = fmt::format("${:.4f} in all", cost.so_far.dollars());
+  if (cost.traffic.dollars() >= 0.0001) {
+    text += fmt::format(", ${:.4f} of it for traffic", cost.traffic.dollars());
+  }
+  return text;
+}
+
 Result<bool> may_proceed(bool yes) {
   if (yes) {
     return true;

@@ -25,6 +25,9 @@ void print_rented_plan(
 // "Proceed? [Y/n]"; without a terminal only `yes` is an answer.
 Result<bool> may_proceed(bool yes);
 
+// "$0.0421 in all, $0.0012 of it for traffic".
+std::string bill(const fleet::ClusterCost& cost);
+
 struct NodeRow {
   fleet::Node node;
   std::string cluster;

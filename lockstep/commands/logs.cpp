@@ -76,7 +76,7 @@ class Source {
     }
     told_ = false;
     state_ = mirror_->state();
-    return state_.is_running() ? Result<void>() : mirror_->fetch_all();
+    return state_.is_running() ? Result<void>() : mirror_->fetch_all({});
   }
 
   bool running() const { return state_.is_running(); }

@@ -150,11 +150,18 @@ Result<int> watch_run(
   }
   if (mirror != nullptr && !head_lost) {
     const auto deadline = os::Deadline::after(watch.fetch_patience);
-    auto fetched = mirror->fetch_all();
-    while (!fetched && !deadline.passed() && signals.take() == 0) {
+    const auto fetch = [&] {
+      return mirror->fetch_all(
+          watch.affordable ? watch.affordable() : std::nullopt);
+    };
+    auto fetched = fetch();
+    while (!fetched && fetched.error().code() != ErrorCode::kNoSpace &&
+           !deadline.passed() && signals.take() == 0) {
       os::real_clock().sleep_for(std::chrono::seconds(1));
-      fetched = mirror->fetch_all();
+      fetched = fetch();
     }
+    state->incomplete =
+        !fetched && fetched.error().code() == ErrorCode::kNoSpace;
     if (watch.is_fetched != nullptr) {
       *watch.is_fetched = fetched.has_value();
     }

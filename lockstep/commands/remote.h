@@ -33,6 +33,8 @@ struct Watch {
   // How long fetching what it left is tried, and whether that succeeded.
   Duration fetch_patience{};
   bool* is_fetched = nullptr;
+  // How much of it may be fetched, asked when the run has ended; may be none.
+  std::function<std::optional<Bytes>()> affordable;
   // Where the last state goes instead of a report, which is the caller's then.
   std::optional<launch::RunStateFile>* ended = nullptr;
 };

@@ -248,7 +248,7 @@ class CloudRun {
 
   // Machines go back in every ending, once what the run left is here.
   Result<int> finish(Result<int> code, const std::vector<fleet::Node>& nodes) {
-    if (rented_.run && rented_.is_fetched) {
+    if (rented_.run) {
       const auto noted = fleet_->note_traffic(launch::run_bytes(*rented_.run));
       if (!noted) {
         log_warning(noted.error().to_string());
@@ -316,10 +316,10 @@ class CloudRun {
     if (cost && cost->known) {
       log_info(
           fmt::format(
-              "{} machine{} given back, ${:.4f} in all",
+              "{} machine{} given back, {}",
               cluster_.num_nodes(),
               cluster_.num_nodes() == 1 ? "" : "s",
-              cost->so_far.dollars()));
+              bill(*cost)));
       write_cost(cost->so_far);
     } else {
       log_info(fmt::format("the machines of {} are given back", cluster_.name));

@@ -486,6 +486,29 @@ Result<int> watch_renting(
   return code;
 }
 
+// Of all machines, an hour.
+std::optional<Money> price_of_all(const RunOrder& order) {
+  if (!order.priced.price) {
+    return {};
+  }
+  return *order.priced.price * static_cast<double>(order.hosts.size());
+}
+
+// How much of what the run left its budget still pays for, now that it has
+// ended; none: all.
+std::optional<Bytes> affordable(const RunOrder& order, const Rented& rented) {
+  constexpr Duration kGivingBack = std::chrono::seconds(30);
+  const auto price = price_of_all(order);
+  if (!price) {
+    return {};
+  }
+  const Duration time =
+      from_seconds(os::real_clock().unix_seconds() - rented.since) +
+      kGivingBack;
+  return launch::affordable(
+      order.priced.job, *price * (to_seconds(time) / 3600), rented.terms);
+}
+
 // What bounds the time before the ranks: a cap counts from the first machine,
 // and a set-up may not take longer than the run.
 TimeLimit limit_before(const RunOrder& order, const Rented& rented) {
@@ -497,11 +520,7 @@ TimeLimit limit_before(const RunOrder& order, const Rented& rented) {
         launch::exit_code(launch::RunEnd::kTimeout),
         "timeout " + format_duration(*order.priced.timeout)};
   }
-  std::optional<Money> price;
-  if (order.priced.price) {
-    price = *order.priced.price * static_cast<double>(order.hosts.size());
-  }
-  const auto cap = launch::cap_of(job, price, rented.terms);
+  const auto cap = launch::cap_of(job, price_of_all(order), rented.terms);
   if (!cap || order.rented == nullptr) {
     return limit;
   }
@@ -578,6 +597,7 @@ Result<int> run_on_hosts(const RunOrder& order, const std::string& launcher) {
       };
     }
     watch.fetch_patience = kFetchPatience;
+    watch.affordable = [&] { return affordable(order, rented); };
   }
   return watch_renting(hosts, rented, [&] {
     return watch_run(hosts.run(), mirror.get(), signals, watch);

@@ -84,6 +84,7 @@ class OptimisedRun {
   Result<std::optional<int>> decide();
   Result<std::optional<int>> change(const economics::Decision& decision);
   Result<void> sit();
+  void note_traffic();
   Result<void> acquire(const fleet::Cluster& cluster);
   Result<std::vector<CatalogueEntry>> catalogue();
   economics::History history(Money spent);
@@ -248,6 +249,7 @@ Result<int> OptimisedRun::rent(const ClusterKey& key) {
   LOCKSTEP_TRY(acquire(cluster_));
   ready_ = elapsed();
   Result<int> code = train();
+  note_traffic();
   sittings_.reset();
   awake_.reset();
   if (const auto back = fleet_->release(); !back) {
@@ -267,6 +269,7 @@ Result<int> OptimisedRun::rent(const ClusterKey& key) {
 
 Result<void> OptimisedRun::sit() {
   awake_ = std::make_unique<KeepAwake>(open_, nodes_);
+  note_traffic();
   std::optional<Money> budget;
   if (job_.budget) {
     LOCKSTEP_ASSIGN(const auto cost, fleet_->cost());
@@ -279,6 +282,17 @@ Result<void> OptimisedRun::sit() {
   log_.nodes(elapsed(), types_, nodes_);
   mark_ = 0;
   return sittings_->start(cluster_.name, budget, time);
+}
+
+// Each sitting brings here what it left, which costs, too.
+void OptimisedRun::note_traffic() {
+  const Bytes came = sittings_ ? sittings_->take_traffic() : Bytes{};
+  if (came.count == 0) {
+    return;
+  }
+  if (const auto noted = fleet_->note_traffic(came); !noted) {
+    log_warning(noted.error().to_string());
+  }
 }
 
 Result<int> OptimisedRun::train() {
@@ -494,8 +508,8 @@ void OptimisedRun::end_record(int code) {
     state_.cost = cost->so_far.dollars();
     log_info(
         fmt::format(
-            "all machines are given back, ${:.4f} in all, {} change{}",
-            state_.cost,
+            "all machines are given back, {}, {} change{}",
+            bill(*cost),
             changes_.size(),
             changes_.size() == 1 ? "" : "s"));
     log_.append_cost(*run_, cost->so_far);

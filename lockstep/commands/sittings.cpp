@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "lockstep/base/log.h"
+#include "lockstep/launch/traffic.h"
 #include "lockstep/os/clock.h"
 
 namespace lockstep::commands {
@@ -161,6 +162,7 @@ void Sittings::collect() {
   if (!sitting_) {
     return;
   }
+  traffic_.count += launch::run_bytes(*sitting_).count;
   append_table(sitting_->metrics(), run_.metrics());
   append_table(sitting_->timing(), run_.timing());
   copy_folder(sitting_->checkpoints(), run_.checkpoints());

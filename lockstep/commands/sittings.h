@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "lockstep/commands/run_options.h"
 #include "lockstep/commands/sights.h"
@@ -35,6 +36,9 @@ class Sittings {
   // Asks it to stop after a checkpoint, and waits; its exit code.
   Result<int> stop();
 
+  // What came here from the machines of sittings that have ended, since this
+  // was asked last.
+  Bytes take_traffic() { return std::exchange(traffic_, Bytes{}); }
   // Of the present sitting; what it has not told, the ones before have.
   const Sights& sights() const { return sights_; }
   double started() const { return started_; }  // Unix seconds
@@ -55,6 +59,7 @@ class Sittings {
   std::unique_ptr<os::Process> process_;
   std::unique_ptr<record::EventReader> reader_;
   std::optional<record::RunDirectory> sitting_;
+  Bytes traffic_{};
   os::Path checkpoint_;  // that the next one goes on from; empty: none
 };
 

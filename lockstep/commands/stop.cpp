@@ -35,7 +35,7 @@ Result<void> stop_remote(
         const bool complete,
         mirror->update(os::Deadline::after(std::chrono::seconds(1))));
     if (complete && !mirror->state().is_running()) {
-      return mirror->fetch_all();
+      return mirror->fetch_all({});
     }
   }
 }

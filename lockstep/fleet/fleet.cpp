@@ -372,10 +372,12 @@ Result<ClusterCost> Fleet::cost_since(double since) {
   cost.so_far = cost_so_far(all, now);
   for (const JournalStep& step : options_.journal->steps()) {
     if (step.step == kTraffic && step.time >= since - kClockSlack) {
-      cost.so_far = cost.so_far +
-                    traffic_cost(Bytes{step.order.value("bytes", uint64_t{0})});
+      cost.traffic =
+          cost.traffic +
+          traffic_cost(Bytes{step.order.value("bytes", uint64_t{0})});
     }
   }
+  cost.so_far = cost.so_far + cost.traffic;
   return cost;
 }
 

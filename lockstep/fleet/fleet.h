@@ -60,7 +60,8 @@ struct FleetOptions {
 
 struct ClusterCost {
   Money so_far;
-  Money hourly;  // of what lives now
+  Money traffic;  // of that
+  Money hourly;   // of what lives now
   bool known = true;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/base/result.h"
+#include "lockstep/base/units.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/run_state.h"
 #include "lockstep/os/clock.h"
@@ -32,8 +33,10 @@ class Mirror {
   // What nobody else told about the end of the run; empty: its head did.
   virtual std::string conclusion() const { return ""; }
   // Everything else that the run left: checkpoints, pictures, tables; only what
-  // changed. Once the run has ended, our state.json says so too.
-  virtual Result<void> fetch_all() = 0;
+  // changed. Once the run has ended, our state.json says so too. No more than
+  // `most`, checkpoints last: kNoSpace names what did not fit into that, and
+  // all else is here.
+  virtual Result<void> fetch_all(std::optional<Bytes> most) = 0;
 };
 
 struct FollowOptions {

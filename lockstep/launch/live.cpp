@@ -32,6 +32,11 @@ void LiveTracker::take(const wire::Event& event) {
         total != init->facts.end()) {
       state_.total_steps = whole_number(total->second);
     }
+    if (const auto bytes = init->facts.find("checkpoint_bytes");
+        bytes != init->facts.end()) {
+      state_.checkpoint_bytes =
+          std::max(state_.checkpoint_bytes, whole_number(bytes->second));
+    }
     if (const auto left = init->facts.find("seconds_left");
         left != init->facts.end()) {
       windows_[event.rank].end =

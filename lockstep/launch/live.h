@@ -29,6 +29,7 @@ struct LiveState {
   // Until the program ends by its own clock (trainer.max_seconds), as of the
   // last iteration; none: it has no such limit.
   std::optional<double> seconds_left;
+  int64_t checkpoint_bytes = 0;  // of one; 0: the program did not say
 };
 
 class LiveTracker {

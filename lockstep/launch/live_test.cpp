@@ -29,6 +29,14 @@ TEST(LiveTracker, ShowsNoRateFromTheFirstIterations) {
   EXPECT_NEAR(tracker.state().samples_per_second, 160, 1e-6);
 }
 
+TEST(LiveTracker, KnowsHowLargeACheckpointWillBe) {
+  LiveTracker tracker;
+  wire::Event event;
+  event.body = wire::Init{"x", 2, 1.0, {{"checkpoint_bytes", "345678901234"}}};
+  tracker.take(event);
+  EXPECT_EQ(tracker.state().checkpoint_bytes, 345'678'901'234);
+}
+
 TEST(LiveTracker, AddsTheRatesOfRanksWhoseClocksDiffer) {
   LiveTracker tracker;
   for (int step = 1; step <= 40; ++step) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 
 #include "lockstep/launch/run_verbs.h"
 #include "lockstep/os/descriptor.h"
@@ -23,6 +24,7 @@ using std::chrono::seconds;
 constexpr Duration kAnswer = seconds(20);  // of the far end
 constexpr int kFirstWait = 100;            // milliseconds, for news
 constexpr int kLongestWait = 250;
+constexpr std::string_view kCheckpoints = "checkpoints/";
 
 Result<void> write_at(
     const os::Path& path,
@@ -49,6 +51,19 @@ Result<void> write_at(
   return {};
 }
 
+struct FarFile {
+  std::string name;  // in the run's directory
+  uint64_t size = 0;
+  int64_t time = 0;  // nanoseconds since 1970, by the far clock
+};
+
+// A file, or a checkpoint that is a folder.
+struct FarPart {
+  std::string name;
+  uint64_t size = 0;
+  std::vector<FarFile> files;
+};
+
 class RemoteMirror : public Mirror {
  public:
   RemoteMirror(
@@ -72,8 +87,8 @@ class RemoteMirror : public Mirror {
     return {};
   }
 
-  Result<void> fetch_all() override {
-    return guarded([&] { return bring_rest(); });
+  Result<void> fetch_all(std::optional<Bytes> most) override {
+    return guarded([&] { return bring_rest(most); });
   }
 
  private:
@@ -133,27 +148,77 @@ class RemoteMirror : public Mirror {
     }
   }
 
-  Result<void> bring_rest() {
+  Result<void> bring_rest(std::optional<Bytes> most) {
     LOCKSTEP_ASSIGN(const bool mine, take_lock());
     if (!mine) {
       return {};
     }
     LOCKSTEP_ASSIGN(const json answer, call("files", json::object()));
-    const std::vector<std::string> followed = followed_files(run_);
-    for (const json& file : answer.at("files")) {
-      const std::string name = file.at("name").get<std::string>();
-      // Our job.yaml is as the user gave it, with what is of single hosts.
-      if (!is_plain_name(name) || name == "job.yaml") {
+    std::vector<FarPart> left;
+    uint64_t room = most.value_or(Bytes{UINT64_MAX}).count;
+    for (const FarPart& part : missing_parts(answer)) {
+      if (part.size > room) {
+        left.push_back(part);
         continue;
       }
-      const bool grows = std::ranges::find(followed, name) != followed.end();
-      LOCKSTEP_TRY(bring(
-          name,
-          file.at("size").get<uint64_t>(),
-          file.at("time").get<int64_t>(),
-          grows));
+      room -= part.size;
+      for (const FarFile& file : part.files) {
+        LOCKSTEP_TRY(bring(file));
+      }
     }
-    return write_run_state(run_, state_);
+    state_.incomplete = !left.empty();
+    LOCKSTEP_TRY(write_run_state(run_, state_));
+    return left.empty() ? Result<void>() : no_room(left);
+  }
+
+  // In the order in which they are wanted: a checkpoint that does not fit must
+  // not take the place of the tables, and half a folder of shards is nothing.
+  std::vector<FarPart> missing_parts(const json& answer) const {
+    const std::vector<std::string> followed = followed_files(run_);
+    std::map<std::string, FarPart> parts;
+    for (const json& entry : answer.at("files")) {
+      FarFile file{
+          entry.at("name").get<std::string>(),
+          entry.at("size").get<uint64_t>(),
+          entry.at("time").get<int64_t>()};
+      const bool grows =
+          std::ranges::find(followed, file.name) != followed.end();
+      // Our job.yaml is as the user gave it, with what is of single hosts.
+      if (!is_plain_name(file.name) || file.name == "job.yaml" ||
+          is_here(file, grows)) {
+        continue;
+      }
+      const size_t inside =
+          file.name.starts_with(kCheckpoints) ? kCheckpoints.size() : 0;
+      const std::string name = file.name.substr(
+          0, inside == 0 ? std::string::npos : file.name.find('/', inside));
+      FarPart& part = parts[name];
+      part.name = name;
+      part.size += file.size;
+      part.files.push_back(std::move(file));
+    }
+    std::vector<FarPart> order;
+    for (auto& [name, part] : parts) {
+      order.push_back(std::move(part));
+    }
+    std::ranges::stable_sort(order, {}, [](const FarPart& part) {
+      return std::pair(part.name.starts_with(kCheckpoints), part.size);
+    });
+    return order;
+  }
+
+  static Error no_room(const std::vector<FarPart>& left) {
+    std::string names;
+    for (const FarPart& part : left) {
+      names += fmt::format(
+          "{}{} ({})",
+          names.empty() ? "" : ", ",
+          part.name,
+          format_bytes(Bytes{part.size}));
+    }
+    return Error(
+        ErrorCode::kNoSpace,
+        fmt::format("the budget does not pay for fetching {}", names));
   }
 
   // One process at a time; when it goes, the next takes over.
@@ -213,30 +278,32 @@ class RemoteMirror : public Mirror {
     return answer;
   }
 
-  Result<void>
-  bring(const std::string& name, uint64_t size, int64_t time, bool grows) {
-    const os::Path path = run_.path() / name;
+  bool is_here(const FarFile& file, bool grows) const {
     struct stat facts{};
-    const bool there = ::stat(path.c_str(), &facts) == 0;
+    if (::stat((run_.path() / file.name).c_str(), &facts) != 0) {
+      return false;
+    }
     const int64_t ours =
         static_cast<int64_t>(facts.st_mtim.tv_sec) * 1'000'000'000 +
         facts.st_mtim.tv_nsec;
-    if (there && static_cast<uint64_t>(facts.st_size) == size &&
-        (grows || ours == time)) {
-      return {};
-    }
+    return static_cast<uint64_t>(facts.st_size) == file.size &&
+           (grows || ours == file.time);
+  }
+
+  Result<void> bring(const FarFile& file) {
+    const os::Path path = run_.path() / file.name;
     LOCKSTEP_TRY(os::real_files().make_directories(path.parent_path()));
     const os::Path temporary =
         path.parent_path() /
         fmt::format(".{}.tmp-fetch", path.filename().string());
-    const auto fetched = fetch(name, temporary);
+    const auto fetched = fetch(file.name, temporary);
     if (!fetched) {
       ::unlink(temporary.c_str());
       // A checkpoint that was replaced meanwhile has another name's turn.
       return fetched.error().code() == ErrorCode::kNotFound ? Result<void>()
                                                             : fetched;
     }
-    const timespec stamp{time / 1'000'000'000, time % 1'000'000'000};
+    const timespec stamp{file.time / 1'000'000'000, file.time % 1'000'000'000};
     const timespec times[2] = {stamp, stamp};
     ::utimensat(AT_FDCWD, temporary.c_str(), times, 0);
     if (::rename(temporary.c_str(), path.c_str()) != 0) {

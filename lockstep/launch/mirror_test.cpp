@@ -187,7 +187,7 @@ TEST_F(MirrorTest, TheEndIsWrittenWhenEverythingIsHere) {
   ASSERT_TRUE(update(*mirror).value());
   EXPECT_EQ(mirror->state().state, "failed");
   EXPECT_FALSE(read_run_state(*near_).value().has_value());
-  ASSERT_TRUE(mirror->fetch_all());
+  ASSERT_TRUE(mirror->fetch_all({}));
   const auto state = read_run_state(*near_).value().value();
   EXPECT_EQ(state.state, "failed");
   EXPECT_EQ(state.head_host, "n1");
@@ -198,12 +198,45 @@ TEST_F(MirrorTest, TheEndIsWrittenWhenEverythingIsHere) {
   EXPECT_FALSE(fs::exists(near_->path() / ".key"));
   // Again only what changed.
   line_.by_verb.clear();
-  ASSERT_TRUE(mirror->fetch_all());
+  ASSERT_TRUE(mirror->fetch_all({}));
   EXPECT_EQ(line_.by_verb["fetch"], 0);
   write(far_->logbook(), " two");
-  ASSERT_TRUE(mirror->fetch_all());
+  ASSERT_TRUE(mirror->fetch_all({}));
   EXPECT_EQ(line_.by_verb["fetch"], 1);
   EXPECT_EQ(read(near_->logbook()), "page two");
+}
+
+TEST_F(MirrorTest, WhatDoesNotFitStaysBehindCheckpointsFirst) {
+  write(far_->logbook(), "page");
+  fs::create_directories(far_->path() / "samples");
+  write(far_->path() / "samples" / "large.png", std::string(3000, 'p'));
+  const fs::path shards = far_->checkpoints() / "best.safetensors";
+  fs::create_directories(shards);
+  write(shards / "0", std::string(600, 'a'));
+  write(shards / "1", std::string(600, 'b'));
+  write(far_->checkpoints() / "last.safetensors", std::string(1000, 'c'));
+  ASSERT_TRUE(write_run_state(*far_, far_state("done")));
+  const auto mirror = open();
+  ASSERT_TRUE(update(*mirror).value());
+  const auto some = mirror->fetch_all(Bytes{5000});
+  ASSERT_FALSE(some);
+  EXPECT_EQ(some.error().code(), ErrorCode::kNoSpace);
+  EXPECT_NE(
+      some.error().to_string().find(
+          "fetching checkpoints/best.safetensors (1.2 KiB)"),
+      std::string::npos)
+      << some.error().to_string();
+  EXPECT_EQ(read(near_->logbook()), "page");
+  EXPECT_TRUE(fs::exists(near_->path() / "samples" / "large.png"));
+  EXPECT_TRUE(fs::exists(near_->checkpoints() / "last.safetensors"));
+  EXPECT_FALSE(fs::exists(near_->checkpoints() / "best.safetensors" / "0"));
+  EXPECT_EQ(read_run_state(*near_).value()->state, "done");
+  EXPECT_TRUE(read_run_state(*near_).value()->incomplete);
+  // Whoever asks for it gets it.
+  ASSERT_TRUE(mirror->fetch_all({}));
+  EXPECT_FALSE(read_run_state(*near_).value()->incomplete);
+  EXPECT_EQ(
+      fs::file_size(near_->checkpoints() / "best.safetensors" / "1"), 600u);
 }
 
 TEST_F(MirrorTest, OneMirrorsAndTheOthersLook) {

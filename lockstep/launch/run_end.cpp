@@ -1,8 +1,26 @@
 #include "lockstep/launch/run_end.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace lockstep::launch {
+namespace {
+
+// With what leaves the machines where that is much of it.
+std::string budget_reason(Money budget, const CapTerms& terms, Bytes leaving) {
+  const std::string reason = "budget " + format_money(budget);
+  const Money traffic = traffic_cost(terms, leaving);
+  return traffic * 10 < budget
+             ? reason
+             : fmt::format(
+                   "{}, of which {} that leave the cloud take {}",
+                   reason,
+                   format_bytes(leaving),
+                   format_money(traffic));
+}
+
+}  // namespace
 
 int exit_code(RunEnd end) {
   switch (end) {
@@ -44,6 +62,17 @@ Money traffic_cost(const CapTerms& terms, Bytes bytes) {
   return terms.gigabyte * (static_cast<double>(bytes.count) / 1e9);
 }
 
+std::optional<Bytes>
+affordable(const Job& job, Money spent, const CapTerms& terms) {
+  if (!job.budget || terms.gigabyte <= Money()) {
+    return {};
+  }
+  const double left = std::max(0.0, (*job.budget - spent).dollars());
+  // Not beyond what a number of bytes holds.
+  const double bytes = std::min(left / terms.gigabyte.dollars() * 1e9, 1e18);
+  return Bytes{static_cast<uint64_t>(bytes)};
+}
+
 std::optional<Cap> cap_of(
     const Job& job,
     std::optional<Money> price_per_hour,
@@ -65,7 +94,7 @@ std::optional<Cap> cap_of(
     const Duration paid = time_of(traffic_cost(terms, leaving));
     if (!cap || end - paid < cap->end) {
       traffic = paid;
-      cap = Cap{{}, end, "budget " + format_money(*job.budget)};
+      cap = Cap{{}, end, budget_reason(*job.budget, terms, leaving)};
     }
   }
   if (terms.life && (!cap || *terms.life < cap->end)) {
@@ -73,7 +102,7 @@ std::optional<Cap> cap_of(
         Cap{{},
             *terms.life,
             cap          ? cap->reason
-            : job.budget ? "budget " + format_money(*job.budget)
+            : job.budget ? budget_reason(*job.budget, terms, leaving)
                          : "the end of the machines' time"};
   }
   if (cap) {

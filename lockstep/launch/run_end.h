@@ -34,6 +34,9 @@ struct CapTerms {
   Money gigabyte{};
 };
 Money traffic_cost(const CapTerms& terms, Bytes bytes);
+// How much may still leave the machines when `spent` is spent; none: all.
+std::optional<Bytes>
+affordable(const Job& job, Money spent, const CapTerms& terms);
 // `leaving`: what will leave the machines when the run ends now; a budget must
 // pay for that, too.
 std::optional<Cap> cap_of(

@@ -62,6 +62,7 @@ std::string to_json(const RunStateFile& state) {
       {"ssh_options", state.ssh_options},
       {"job_id", state.job_id},
       {"restarts", state.restarts},
+      {"incomplete", state.incomplete},
       {"settled", state.settled}};
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
@@ -101,6 +102,7 @@ Result<RunStateFile> parse_run_state(
     state.ssh_options = object.value("ssh_options", std::vector<std::string>());
     state.job_id = object.value("job_id", "");
     state.restarts = object.value("restarts", -1);
+    state.incomplete = object.value("incomplete", false);
     state.settled = object.value("settled", false);
   } catch (const json::exception& error) {
     return Error(

@@ -40,7 +40,8 @@ struct RunStateFile {
   // it and the run directory there. Then this directory is a mirror.
   std::string head_host;
   std::string head_directory;
-  std::vector<std::string> hosts;        // of the nodes, as the user wrote them
+  bool incomplete = false;         // it ended, and not all that it left is here
+  std::vector<std::string> hosts;  // of the nodes, as the user wrote them
   std::vector<std::string> ssh_options;  // with which they are reached
   std::string job_id;                    // of Slurm or of mpirun's process
   // Slurm: how often it had queued the job again when the head wrote this; -1:

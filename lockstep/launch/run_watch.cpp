@@ -341,7 +341,8 @@ void RunWatch::note_cost() {
 
 // What the run directory holds goes to the user's machine in the end, which a
 // budget pays for: its end comes nearer as checkpoints grow. Best and last are
-// two of them, and either may still come.
+// two of them, and either may still come; how large they will be a program may
+// say before it has written any.
 void RunWatch::note_traffic() {
   constexpr Duration kEvery = seconds(5);
   if (request_.terms.gigabyte == Money() || elapsed() < next_traffic_) {
@@ -349,7 +350,11 @@ void RunWatch::note_traffic() {
   }
   next_traffic_ = elapsed() + kEvery;
   stored_ = run_bytes(run_);
-  const Bytes most{stored_.count + checkpoint_bytes(run_).count};
+  const uint64_t checkpoints = checkpoint_bytes(run_).count;
+  const auto told = static_cast<uint64_t>(coordinator_.live().checkpoint_bytes);
+  const Bytes most{
+      stored_.count - std::min(stored_.count, checkpoints) +
+      (told > 0 ? std::max(checkpoints, 2 * told) : 2 * checkpoints)};
   cap_ = cap_of(request_.job, request_.price_per_hour, request_.terms, most);
 }
 

@@ -54,7 +54,7 @@ class SlurmMirror : public Mirror {
     return unwritten_ ? state_.detail : "";
   }
 
-  Result<void> fetch_all() override {
+  Result<void> fetch_all(std::optional<Bytes> /*most*/) override {
     // A job that went without a word has nobody else to write it down.
     return unwritten_ ? write_run_state(run_, state_) : Result<void>();
   }

@@ -63,6 +63,11 @@ TEST(Cap, ABudgetPaysForWhatLeavesTheMachines) {
   // Half of it.
   const Bytes five{5'000'000'000};
   EXPECT_EQ(cap_of(job, price, terms, five)->end, hours(1));
+  EXPECT_EQ(
+      cap_of(job, price, terms, five)->reason,
+      "budget $1.00, of which 4.7 GiB that leave the cloud take $0.5000");
+  EXPECT_EQ(
+      cap_of(job, price, terms, Bytes{900'000'000})->reason, "budget $1.00");
   terms.life = seconds(5400);  // with disks, the machines' own timers say
   EXPECT_EQ(cap_of(job, price, terms, five)->end, seconds(1800));
   // Time is time.
@@ -72,6 +77,18 @@ TEST(Cap, ABudgetPaysForWhatLeavesTheMachines) {
   EXPECT_EQ(cap->end, seconds(1800));
   EXPECT_EQ(cap->reason, "max_duration 30m 00s");
   EXPECT_EQ(cap_of(job, price, terms, Bytes{20'000'000'000})->end, Duration(0));
+}
+
+TEST(Cap, WhatMayStillLeaveIsWhatTheBudgetHasLeft) {
+  Job job;
+  CapTerms terms;
+  terms.gigabyte = Money::from_dollars(0.1);
+  EXPECT_FALSE(affordable(job, Money::from_dollars(5), terms));  // no budget
+  job.budget = Money::from_dollars(1);
+  EXPECT_EQ(
+      affordable(job, Money::from_dollars(0.5), terms)->count, 5'000'000'000);
+  EXPECT_EQ(affordable(job, Money::from_dollars(1.2), terms)->count, 0);
+  EXPECT_FALSE(affordable(job, Money::from_dollars(5), {}));  // it is free
 }
 
 TEST(Cap, GivesTheExitCodesOfTheManual) {

@@ -153,6 +153,20 @@ bool is_checkpoint_of(
   return found != metadata.end() && found->second == run;
 }
 
+uint64_t whole_bytes(const CheckpointState& state) {
+  uint64_t sum = 0;
+  for (const auto* tensors : {&state.tensors, &state.extra}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const auto placed = state.placements.find(name);
+      const int64_t count = placed == state.placements.end()
+                                ? tensor.numel()
+                                : c10::multiply_integers(placed->second.sizes);
+      sum += static_cast<uint64_t>(count) * tensor.element_size();
+    }
+  }
+  return sum;
+}
+
 void save_checkpoint(
     const std::filesystem::path& path,
     const CheckpointState& state,

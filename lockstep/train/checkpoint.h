@@ -37,6 +37,10 @@ struct CheckpointState {
   std::string run{};  // whose it is; all shards of one checkpoint have the same
 };
 
+// What its tensors take, the parts of all ranks together: near the size of the
+// file.
+uint64_t whole_bytes(const CheckpointState& state);
+
 void save_checkpoint(
     const std::filesystem::path& path,
     const CheckpointState& state,

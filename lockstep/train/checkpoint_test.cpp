@@ -49,6 +49,7 @@ TEST_F(CheckpointFile, BringsBackTheWholeState) {
   auto saved = make(0);
   saved.tensors[0].second.copy_(at::arange(120).view({2, 3, 4, 5}));
   save_checkpoint(path(), saved, {12, 3, 640, .25, 9.5, 2});
+  EXPECT_EQ(whole_bytes(saved), 120 * 4 + 8 + 4 * 2);
   auto loaded = make(1);
   const auto progress = load_checkpoint(path(), loaded);
   EXPECT_EQ(progress.step, 12);

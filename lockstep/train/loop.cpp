@@ -278,6 +278,7 @@ void Loop::announce() {
       {"steps_per_epoch", std::to_string(steps_per_epoch_)},
       {"total_steps", std::to_string(total_steps_)},
       {"threads", std::to_string(at::get_num_threads())},
+      {"checkpoint_bytes", std::to_string(whole_bytes(state()))},
   };
   if (trainer_.max_seconds > 0) {
     init.facts["seconds_left"] = fmt::format(
