@@ -495,18 +495,20 @@ std::optional<Money> price_of_all(const RunOrder& order) {
 }
 
 // How much of what the run left its budget still pays for, now that it has
-// ended; none: all.
+// ended; none: all. Tables and logs are always worth their hundredth of a cent.
 std::optional<Bytes> affordable(const RunOrder& order, const Rented& rented) {
   constexpr Duration kGivingBack = std::chrono::seconds(30);
+  constexpr Bytes kLeast{1'000'000};
   const auto price = price_of_all(order);
   if (!price) {
     return {};
   }
   const Duration time =
-      from_seconds(os::real_clock().unix_seconds() - rented.since) +
-      kGivingBack;
-  return launch::affordable(
-      order.priced.job, *price * (to_seconds(time) / 3600), rented.terms);
+      from_seconds(os::real_clock().unix_seconds() - rented.since);
+  const Duration billed = time + std::min<Duration>(kGivingBack, time / 10);
+  const auto most = launch::affordable(
+      order.priced.job, *price * (to_seconds(billed) / 3600), rented.terms);
+  return most ? std::optional(std::max(*most, kLeast)) : most;
 }
 
 // What bounds the time before the ranks: a cap counts from the first machine,
