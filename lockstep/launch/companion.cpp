@@ -11,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/os/descriptor.h"
 #include "lockstep/os/process.h"
+#include "lockstep/os/unfinished.h"
 
 namespace lockstep::launch {
 namespace {
@@ -29,6 +30,7 @@ constexpr Duration kGoodLife = seconds(10);
 struct Companion::State {
   std::string verb;
   std::vector<std::string> argv;
+  os::Path directory;
   os::Path log;
   std::string text;  // what it reads first
 
@@ -84,6 +86,9 @@ void Companion::State::keep(const std::stop_token& stopped) {
     if (!ended || !*ended) {
       continue;
     }
+    if (process != nullptr) {
+      os::remove_unfinished(directory, process->pid());
+    }
     pause = os::real_clock().now() - born > kGoodLife ? kFirstPause : pause;
     lock.unlock();
     const os::Instant until = os::real_clock().now() + pause;
@@ -111,6 +116,7 @@ Companion::Companion(
   state_ = std::make_unique<State>();
   state_->verb = verb;
   state_->argv = {own_program.string(), verb};
+  state_->directory = directory;
   state_->log = directory / (verb + ".log");
   state_->text = fmt::format("{}\n{}\n", directory.string(), orders);
   const std::lock_guard lock(state_->mutex);
@@ -129,7 +135,9 @@ Companion::~Companion() {
   state_->keeper.join();
   if (state_->process != nullptr) {
     (void)state_->process->signal(SIGKILL).has_value();
-    (void)state_->process->wait(os::Deadline::after(seconds(5))).has_value();
+    if (state_->process->wait(os::Deadline::after(seconds(5)))) {
+      os::remove_unfinished(state_->directory, state_->process->pid());
+    }
   }
 }
 

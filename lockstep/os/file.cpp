@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "lockstep/os/descriptor.h"
+#include "lockstep/os/unfinished.h"
 
 namespace lockstep::os {
 namespace {
@@ -67,6 +69,11 @@ Result<void> fill_and_rename(
   return {};
 }
 
+// In the names of a process's temporary files.
+std::string mark_of(int pid) {
+  return fmt::format(".tmp-{}-", pid);
+}
+
 Result<void> replace_file(
     const Path& path,
     std::span<const std::string_view> parts,
@@ -74,9 +81,9 @@ Result<void> replace_file(
     bool durable) {
   static std::atomic<uint64_t> counter{0};
   Path temporary = path.parent_path() / fmt::format(
-                                            ".{}.tmp-{}-{}",
+                                            ".{}{}{}",
                                             path.filename().string(),
-                                            ::getpid(),
+                                            mark_of(::getpid()),
                                             counter.fetch_add(1));
   Descriptor descriptor(
       ::open(
@@ -281,6 +288,19 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
     ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+}
+
+void remove_unfinished(const Path& folder, int pid) {
+  const std::string mark = mark_of(pid);
+  std::error_code stop;
+  for (std::filesystem::directory_iterator entry(folder, stop), end;
+       !stop && entry != end;
+       entry.increment(stop)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with('.') && name.find(mark) != std::string::npos) {
+      ::unlink(entry->path().c_str());
+    }
   }
 }
 

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "lockstep/os/unfinished.h"
+
 namespace lockstep::os {
 namespace {
 
@@ -72,6 +74,20 @@ TEST_F(RealFiles, FailedRenameRemovesTheTemporaryFile) {
   ASSERT_TRUE(files_.make_directories(path / "inside"));
   EXPECT_FALSE(files_.write_atomic(path, "x"));
   EXPECT_EQ(files_.list(folder_).value(), std::vector<std::string>{"folder"});
+}
+
+TEST_F(RealFiles, WhatAKilledWriterLeftIsRemovedAndNothingElse) {
+  const Path kept = folder_ / ".a.json.tmp-1234-0";
+  for (const Path& path :
+       {folder_ / ".a.json.tmp-123-0", folder_ / ".b.tmp-123-7", kept}) {
+    ASSERT_TRUE(files_.write_atomic(path, "x"));
+  }
+  ASSERT_TRUE(files_.write_atomic(folder_ / "a.tmp-123-0", "x"));
+  remove_unfinished(folder_, 123);
+  EXPECT_EQ(
+      files_.list(folder_).value(),
+      (std::vector<std::string>{".a.json.tmp-1234-0", "a.tmp-123-0"}));
+  remove_unfinished(folder_ / "absent", 123);
 }
 
 TEST_F(RealFiles, AppendsAndRemoves) {
