@@ -82,7 +82,7 @@ class Live:
     def ranks(self, alias):
         """The pids of its ranks, as seen from here."""
         found = self.hosts.processes(alias, self.marker)
-        return [pid for pid, line in found if "rank.py" in line and "lockstep" not in line]
+        return [pid for pid, line in found if re.match(r"\S*python\S* rank\.py", line)]
 
     def wait_ready(self):
         def ready():
