@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads)
   leave_sums(n, plan, p, sums, squares, partial);
 }
 
-// The sums of a channel over the chunks of a domain, by 8 warps of which each
+// The sums of a channel over the chunks of a domain, by warps of which each
 // lane has a channel; valid where threadIdx.y is 0.
 __device__ float2 add_chunks(
     const BatchNormShape& n,
@@ -161,6 +161,7 @@ __device__ float2 add_chunks(
     float2 (&shared)[cuda::kReduceWarps][32]) {
   float2 sum = {0, 0};
   if (channel < n.channels) {
+#pragma unroll 8
     for (int g = threadIdx.y; g < plan.chunks; g += cuda::kReduceWarps) {
       const float* row = partial + (domain * plan.chunks + g) * 2 * n.channels;
       sum.x += row[channel];

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) backward(BiasActBackward b) {
       }
     }
   }
-  if (b.bias == nullptr) {
+  if (b.sums == nullptr) {
     return;
   }
 #pragma unroll
@@ -115,52 +115,115 @@ __global__ void __launch_bounds__(kThreads) backward(BiasActBackward b) {
     for (int r = 0; r < rows_at_once; ++r) {
       total += shared[r * b.channels + c];
     }
-    b.scratch[blockIdx.x * b.channels + c] = total;
+    b.sums[blockIdx.x * b.sums_stride + c] = total;
   }
 }
 
-// A block a row of a plain weight (one output and tap), a warp a map of it.
-template <class Packed, bool kBack>
-__global__ void turn(DensePack d) {
-  const int conv = blockIdx.y;
-  const int64_t row = blockIdx.x;
-  const int width = static_cast<int>(d.width);
-  for (int map = threadIdx.y; map <= conv; map += blockDim.y) {
-    float* plain = d.plain[conv] + (row * (conv + 1) + map) * width;
-    Packed* packed = static_cast<Packed*>(d.packed[map]) +
-                     ((conv - map) * d.width * kTaps + row) * width;
-    for (int c = threadIdx.x; c < width; c += 32) {
-      if constexpr (kBack) {
-        plain[c] += static_cast<float>(packed[c]);
-      } else {
-        packed[c] = static_cast<Packed>(plain[c]);
-      }
+// As cuda::reduce_partials, each map's columns to a place of their own.
+__global__ void add_groups(const __grid_constant__ BiasSums b) {
+  __shared__ float shared[cuda::kReduceWarps][32];
+  const int64_t stride = b.maps * b.channels;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  float sum = 0;
+  if (column < stride) {
+#pragma unroll 8
+    for (int g = threadIdx.y; g < b.groups; g += cuda::kReduceWarps) {
+      sum += b.sums[g * stride + column];
     }
   }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y == 0 && column < stride) {
+    for (int w = 1; w < cuda::kReduceWarps; ++w) {
+      sum += shared[w][threadIdx.x];
+    }
+    b.out[column / b.channels][column % b.channels] += sum;
+  }
 }
 
-template <bool kBack>
-void launch_turn(const DensePack& d, Stream stream) {
-  cuda::expect(
-      d.convs >= 1 && d.convs <= kMostMaps, "dense_pack: 1 to 5 convolutions");
-  const dim3 grid(
-      static_cast<unsigned>(d.width * kTaps), static_cast<unsigned>(d.convs));
-  const dim3 block(32, kMostMaps);
-  if (d.type == Type::kBFloat16) {
-    turn<bf16, kBack><<<grid, block, 0, cuda::native(stream)>>>(d);
-  } else {
-    turn<float, kBack><<<grid, block, 0, cuda::native(stream)>>>(d);
+// The values of a plain weight, 8 neighbours a thread; blockIdx.y is the
+// convolution. Of one output and tap a row has (conv + 1) x width of them.
+struct Plain {
+  unsigned at = 0;   // of the 8 in the weight
+  unsigned row = 0;  // output and tap
+  unsigned channel = 0;
+  bool inside = false;
+};
+
+__device__ Plain plain_of(int64_t width) {
+  const auto rows = static_cast<unsigned>(width * kTaps);
+  const auto length = static_cast<unsigned>((blockIdx.y + 1) * width);
+  Plain p;
+  p.at = (blockIdx.x * kThreads + threadIdx.x) * kVector;
+  p.row = p.at / length;
+  p.channel = p.at - p.row * length;
+  p.inside = p.row < rows;
+  return p;
+}
+
+__device__ void load_floats(const float* from, float (&to)[kVector]) {
+  *reinterpret_cast<float4*>(to) = reinterpret_cast<const float4*>(from)[0];
+  *reinterpret_cast<float4*>(to + 4) = reinterpret_cast<const float4*>(from)[1];
+}
+
+__global__ void __launch_bounds__(kThreads) pack_dense(const __grid_constant__ DensePack d) {
+  const Plain p = plain_of(d.width);
+  if (!p.inside) {
+    return;
   }
-  cuda::check_launch("dense_pack");
+  const auto width = static_cast<unsigned>(d.width);
+  const unsigned conv = blockIdx.y;
+  const unsigned map = p.channel / width;
+  alignas(16) float values[kVector];
+  load_floats(d.plain[conv] + p.at, values);
+  const unsigned row = (conv - map) * width * kTaps + p.row;
+  store(d.packed[map], row * width + p.channel - map * width, values);
+}
+
+__global__ void __launch_bounds__(kThreads) unpack_dense(const __grid_constant__ DenseUnpack d) {
+  const Plain p = plain_of(d.width);
+  if (!p.inside) {
+    return;
+  }
+  const auto width = static_cast<unsigned>(d.width);
+  const unsigned row = blockIdx.y * width * kTaps + p.row;
+  float found[kVector];
+  cuda::unpack<kVector>(load(d.whole, row * d.convs * width + p.channel), found);
+  alignas(16) float values[kVector];
+  float* plain = d.plain[blockIdx.y] + p.at;
+  load_floats(plain, values);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    values[j] += found[j];
+  }
+  reinterpret_cast<float4*>(plain)[0] = *reinterpret_cast<float4*>(values);
+  reinterpret_cast<float4*>(plain)[1] = *reinterpret_cast<float4*>(values + 4);
+}
+
+void expect_dense(int convs, int64_t width, Type type) {
+  cuda::expect(
+      convs >= 1 && convs <= kMostMaps && width > 0 && width % kVector == 0 &&
+          width <= 4096 && type == Type::kBFloat16,
+      "dense: 1 to 5 convolutions, a width of 8, 16 and so on, bf16");
+}
+
+// Threads for the widest weight of all.
+dim3 dense_grid(int convs, int64_t width) {
+  const int64_t threads = width * kTaps * convs * width / kVector;
+  return {
+      static_cast<unsigned>((threads + kThreads - 1) / kThreads),
+      static_cast<unsigned>(convs)};
 }
 
 }  // namespace
 
-size_t bias_act_scratch(int64_t channels) {
-  return static_cast<size_t>(kGroups) * static_cast<size_t>(channels);
-}
-
 namespace cuda {
+
+int bias_act_groups(int64_t rows, int64_t channels) {
+  const int64_t rows_at_once = kThreads / (channels / kVector);
+  return static_cast<int>(std::min<int64_t>(
+      (rows + rows_at_once - 1) / rows_at_once, kGroups));
+}
 
 void bias_act_forward(const BiasActForward& b, Stream stream) {
   expect(b.type == Type::kBFloat16, "bias_act_forward: bf16 only on a GPU");
@@ -189,23 +252,35 @@ void bias_act_backward(const BiasActBackward& b, Stream stream) {
   if (b.rows == 0) {
     return;
   }
-  const int64_t rows_at_once = kThreads / (b.channels / kVector);
-  const auto groups = static_cast<int>(std::min<int64_t>(
-      (b.rows + rows_at_once - 1) / rows_at_once, kGroups));
+  const int groups = bias_act_groups(b.rows, b.channels);
   backward<<<groups, kThreads, 0, native(stream)>>>(b);
   check_launch("bias_act_backward");
-  if (b.bias != nullptr) {
-    launch_reduce(
-        b.scratch, groups, b.channels, b.channels, b.bias, native(stream));
-  }
+}
+
+void bias_sums(const BiasSums& b, Stream stream) {
+  const int64_t columns = b.maps * b.channels;
+  add_groups<<<
+      static_cast<unsigned>((columns + 31) / 32),
+      dim3(32, kReduceWarps),
+      0,
+      native(stream)>>>(b);
+  check_launch("bias_sums");
 }
 
 void dense_pack(const DensePack& d, Stream stream) {
-  launch_turn<false>(d, stream);
+  expect_dense(d.convs, d.width, d.type);
+  pack_dense<<<dense_grid(d.convs, d.width), kThreads, 0, native(stream)>>>(d);
+  check_launch("dense_pack");
 }
 
-void dense_unpack(const DensePack& d, Stream stream) {
-  launch_turn<true>(d, stream);
+void dense_unpack(const DenseUnpack& d, Stream stream) {
+  expect_dense(d.convs, d.width, d.type);
+  unpack_dense<<<
+      dense_grid(d.convs, d.width),
+      kThreads,
+      0,
+      native(stream)>>>(d);
+  check_launch("dense_unpack");
 }
 
 }  // namespace cuda

@@ -4,10 +4,11 @@
 // [rows, channels] (channels_last: a row a pixel). Forward: parts of several
 // maps are summed, with bias, LeakyReLU and a scaled residual, in one pass; a
 // convolution need not write into a concatenation. Backward: the gradient of
-// that goes to several maps at once, and its column sums to the bias.
+// that goes to several maps at once, and its column sums, in parts, to where
+// bias_sums() adds up those of several calls for their biases.
 //
 //   out = scale * act(sum of sources + bias) + residual
-//   d   = scale * gradient * act'(output);  each target = d;  bias += sum of d
+//   d   = scale * gradient * act'(output);  each target = d;  sums = sum of d
 
 #include "lockstep/kernels/types.h"
 
@@ -44,36 +45,60 @@ struct BiasActBackward {
   float scale = 1;
   int num_targets = 1;
   MapPart targets[kMostMaps];  // written
-  float* bias = nullptr;       // [channels], added to; null: not wanted
-  float* scratch = nullptr;    // cuda: bias_act_scratch(channels) floats
+  // [bias_act_groups(), sums_stride]: the first `channels` of each row are
+  // written. Null: not wanted.
+  float* sums = nullptr;
+  int64_t sums_stride = 0;
 };
-size_t bias_act_scratch(int64_t channels);
+
+// out[m][c] += the sum over the groups of sums[group, m * channels + c].
+struct BiasSums {
+  int groups = 1;  // what bias_act_groups() said for the calls that left them
+  int maps = 1;
+  int64_t channels = 0;
+  const float* sums = nullptr;
+  float* out[kMostMaps] = {};
+};
 
 // The weights of a dense block's convolutions, turned round. Convolution i of
 // `convs` takes i + 1 maps of `width` channels; its weight lies as [width, 3 x
 // 3, (i + 1) x width]. Packed, map j has all that reads it in one weight,
-// [(convs - j) x width, 3 x 3, width], one behind the other. `unpack` adds
-// packed gradients to plain ones.
+// [(convs - j) x width, 3 x 3, width], one behind the other.
 struct DensePack {
   int convs = kMostMaps;
+  int64_t width = 0;            // cuda: a multiple of 8
+  Type type = Type::kBFloat16;  // of `packed`
+  const float* plain[kMostMaps] = {};
+  void* packed[kMostMaps] = {};
+};
+
+// The gradient of all those weights as one product gives it, over all maps and
+// for all outputs, [convs x width, 3 x 3, convs x width], added to the plain
+// ones. What a convolution would have of maps that it does not read is left.
+struct DenseUnpack {
+  int convs = kMostMaps;
   int64_t width = 0;
-  Type type = Type::kBFloat16;   // of `packed`
-  float* plain[kMostMaps] = {};  // read; by unpack added to
-  void* packed[kMostMaps] = {};  // written; by unpack read
+  Type type = Type::kBFloat16;
+  const void* whole = nullptr;
+  float* plain[kMostMaps] = {};
 };
 
 namespace cpu {
+int bias_act_groups(int64_t rows, int64_t channels);
 void bias_act_forward(const BiasActForward& b);
 void bias_act_backward(const BiasActBackward& b);
+void bias_sums(const BiasSums& b);
 void dense_pack(const DensePack& d);
-void dense_unpack(const DensePack& d);
+void dense_unpack(const DenseUnpack& d);
 }  // namespace cpu
 
 namespace cuda {
+int bias_act_groups(int64_t rows, int64_t channels);
 void bias_act_forward(const BiasActForward& b, Stream stream);
 void bias_act_backward(const BiasActBackward& b, Stream stream);
+void bias_sums(const BiasSums& b, Stream stream);
 void dense_pack(const DensePack& d, Stream stream);
-void dense_unpack(const DensePack& d, Stream stream);
+void dense_unpack(const DenseUnpack& d, Stream stream);
 }  // namespace cuda
 
 }  // namespace lockstep::kernels

@@ -6,23 +6,11 @@ namespace {
 
 constexpr int64_t kTaps = 9;
 
-// Calls with (conv, map, place in the plain weight, place in the packed one).
-template <class Visit>
-void visit_rows(const DensePack& d, Visit visit) {
-  for (int i = 0; i < d.convs; ++i) {
-    for (int64_t row = 0; row < d.width * kTaps; ++row) {
-      for (int j = 0; j <= i; ++j) {
-        visit(
-            i,
-            j,
-            (row * (i + 1) + j) * d.width,
-            ((i - j) * d.width * kTaps + row) * d.width);
-      }
-    }
-  }
-}
-
 }  // namespace
+
+int bias_act_groups(int64_t /*rows*/, int64_t /*channels*/) {
+  return 1;
+}
 
 void bias_act_forward(const BiasActForward& b) {
   for (int64_t r = 0; r < b.rows; ++r) {
@@ -57,26 +45,51 @@ void bias_act_backward(const BiasActBackward& b) {
         put(const_cast<void*>(part.data), b.type, r * part.stride + c, value);
       }
     }
-    if (b.bias != nullptr) {
-      b.bias[c] += total;
+    if (b.sums != nullptr) {
+      b.sums[c] = total;
+    }
+  }
+}
+
+void bias_sums(const BiasSums& b) {
+  const int64_t stride = b.maps * b.channels;
+  for (int m = 0; m < b.maps; ++m) {
+    for (int64_t c = 0; c < b.channels; ++c) {
+      float total = 0;
+      for (int g = 0; g < b.groups; ++g) {
+        total += b.sums[g * stride + m * b.channels + c];
+      }
+      b.out[m][c] += total;
     }
   }
 }
 
 void dense_pack(const DensePack& d) {
-  visit_rows(d, [&](int conv, int map, int64_t from, int64_t to) {
-    for (int64_t c = 0; c < d.width; ++c) {
-      put(d.packed[map], d.type, to + c, d.plain[conv][from + c]);
+  const int64_t rows = d.width * kTaps;  // an output and a tap each
+  for (int conv = 0; conv < d.convs; ++conv) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int map = 0; map <= conv; ++map) {
+        const int64_t from = (row * (conv + 1) + map) * d.width;
+        const int64_t to = ((conv - map) * rows + row) * d.width;
+        for (int64_t c = 0; c < d.width; ++c) {
+          put(d.packed[map], d.type, to + c, d.plain[conv][from + c]);
+        }
+      }
     }
-  });
+  }
 }
 
-void dense_unpack(const DensePack& d) {
-  visit_rows(d, [&](int conv, int map, int64_t to, int64_t from) {
-    for (int64_t c = 0; c < d.width; ++c) {
-      d.plain[conv][to + c] += get(d.packed[map], d.type, from + c);
+void dense_unpack(const DenseUnpack& d) {
+  const int64_t rows = d.width * kTaps;
+  for (int conv = 0; conv < d.convs; ++conv) {
+    const int64_t read = (conv + 1) * d.width;  // channels of its maps
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = (conv * rows + row) * d.convs * d.width;
+      for (int64_t c = 0; c < read; ++c) {
+        d.plain[conv][row * read + c] += get(d.whole, d.type, from + c);
+      }
     }
-  });
+  }
 }
 
 }  // namespace lockstep::kernels::cpu

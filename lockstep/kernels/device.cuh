@@ -96,8 +96,10 @@ __device__ inline float warp_sum(float value) {
 }
 
 // out[c] += sum over g of partial[g * stride + c]; a warp's lanes take
-// neighbouring columns, its block's warps share the groups.
-constexpr int kReduceWarps = 8;
+// neighbouring columns, its block's warps share the groups. There are few
+// columns, so the time is that of a thread's reads one after the other: many
+// warps, and several reads under way in each.
+constexpr int kReduceWarps = 16;
 static __global__ void reduce_partials(
     const float* partial,
     int groups,
@@ -110,6 +112,7 @@ static __global__ void reduce_partials(
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float sum = 0;
   if (column < columns) {
+#pragma unroll 8
     for (int g = warp; g < groups; g += kReduceWarps) {
       sum += partial[g * stride + column];
     }

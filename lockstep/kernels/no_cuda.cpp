@@ -12,6 +12,7 @@
 #include "lockstep/kernels/layer_norm.h"
 #include "lockstep/kernels/max_pool.h"
 #include "lockstep/kernels/relativistic.h"
+#include "lockstep/kernels/windows.h"
 
 // The GPU's half where there is none.
 
@@ -37,9 +38,6 @@ size_t column_scratch(int64_t /*dim*/) {
   return 0;
 }
 size_t attention_scratch(int64_t /*heads*/) {
-  return 0;
-}
-size_t bias_act_scratch(int64_t /*channels*/) {
   return 0;
 }
 bool attention_fits(int64_t /*length*/, int64_t /*width*/) {
@@ -97,16 +95,28 @@ void adam(const Adam& /*a*/, Stream /*stream*/) {
 void cross_entropy(const CrossEntropy& /*c*/, Stream /*stream*/) {
   absent();
 }
+int bias_act_groups(int64_t /*rows*/, int64_t /*channels*/) {
+  absent();
+}
 void bias_act_forward(const BiasActForward& /*b*/, Stream /*stream*/) {
   absent();
 }
 void bias_act_backward(const BiasActBackward& /*b*/, Stream /*stream*/) {
   absent();
 }
+void bias_sums(const BiasSums& /*b*/, Stream /*stream*/) {
+  absent();
+}
 void dense_pack(const DensePack& /*d*/, Stream /*stream*/) {
   absent();
 }
-void dense_unpack(const DensePack& /*d*/, Stream /*stream*/) {
+void dense_unpack(const DenseUnpack& /*d*/, Stream /*stream*/) {
+  absent();
+}
+void unfold(const Windows& /*w*/, Stream /*stream*/) {
+  absent();
+}
+void fold(const Windows& /*w*/, Stream /*stream*/) {
   absent();
 }
 void relativistic(const Relativistic& /*r*/, Stream /*stream*/) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "lockstep/kernels/bias_act.h"
+#include "lockstep/models/bias_gradients.h"
 #include "lockstep/models/launch.h"
 #include "lockstep/models/sink.h"
 #include "lockstep/models/winograd.h"
@@ -42,9 +43,6 @@ at::Tensor deactivate(
     double slope,
     const Sink* bias) {
   auto result = at::empty_like(y, y.options(), kLast);
-  const auto scratch = at::empty(
-      {static_cast<int64_t>(k::bias_act_scratch(y.size(1)))},
-      y.options().dtype(at::kFloat));
   k::BiasActBackward b;
   b.rows = y.numel() / y.size(1);
   b.channels = y.size(1);
@@ -53,9 +51,15 @@ at::Tensor deactivate(
   b.output = y.data_ptr();
   b.slope = static_cast<float>(slope);
   b.targets[0] = {result.data_ptr(), y.size(1)};
-  b.bias = bias != nullptr ? bias->data() : nullptr;
-  b.scratch = scratch.numel() > 0 ? scratch.data_ptr<float>() : nullptr;
+  std::optional<BiasGradients> sums;
+  if (bias != nullptr) {
+    sums.emplace(y, 1);
+    sums->receive(b, 0);
+  }
   launch(y, k::cpu::bias_act_backward, k::cuda::bias_act_backward, b);
+  if (sums) {
+    sums->add_to({bias});
+  }
   return result;
 }
 
@@ -137,12 +141,15 @@ at::Tensor as_autocast(const at::Tensor& tensor) {
       at::autocast::get_autocast_dtype(device), tensor, device);
 }
 
-bool kernels_fit(const at::Tensor& x, int64_t channels) {
+bool in_bf16(const at::Tensor& x) {
   const auto device = x.device().type();
-  const bool half = x.scalar_type() == at::kBFloat16 ||
-                    (at::autocast::is_autocast_enabled(device) &&
-                     at::autocast::get_autocast_dtype(device) == at::kBFloat16);
-  return x.is_cuda() && half && channels % 8 == 0 && channels <= 2048 &&
+  return x.scalar_type() == at::kBFloat16 ||
+         (at::autocast::is_autocast_enabled(device) &&
+          at::autocast::get_autocast_dtype(device) == at::kBFloat16);
+}
+
+bool kernels_fit(const at::Tensor& x, int64_t channels) {
+  return x.is_cuda() && in_bf16(x) && channels % 8 == 0 && channels <= 2048 &&
          256 % (channels / 8) == 0;
 }
 

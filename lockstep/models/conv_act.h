@@ -23,6 +23,9 @@ at::Tensor conv_act(
 // In the type that autocast asks for.
 at::Tensor as_autocast(const at::Tensor& tensor);
 
+// Whether operations on x are done in bf16: its own type, or autocast's.
+bool in_bf16(const at::Tensor& x);
+
 // Whether kernels/bias_act.h is used for maps of `channels` made from x: on a
 // GPU in bf16.
 bool kernels_fit(const at::Tensor& x, int64_t channels);

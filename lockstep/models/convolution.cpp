@@ -1,9 +1,12 @@
 #include "lockstep/models/convolution.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/init.h>
 #include <torch/types.h>
+
+#include "lockstep/kernels/windows.h"
+#include "lockstep/models/conv_act.h"
+#include "lockstep/models/windows.h"
 
 namespace lockstep::models {
 namespace {
@@ -24,16 +27,6 @@ at::Tensor make_weight(int64_t first, int64_t second) {
 // the weight lies so.
 at::Tensor as_matrix(const at::Tensor& map) {
   return map.permute({0, 2, 3, 1}).reshape({map.size(0), -1});
-}
-
-// Autocast does not reach into a custom function: cast as it would.
-at::Tensor cast(const at::Tensor& tensor) {
-  const auto device = tensor.device().type();
-  if (!at::autocast::is_autocast_enabled(device)) {
-    return tensor;
-  }
-  return at::autocast::cached_cast(
-      at::autocast::get_autocast_dtype(device), tensor, device);
 }
 
 // The gradient of the weight that maps `large` [n, b, 2h, 2w] to `small`
@@ -70,6 +63,11 @@ at::Tensor weight_gradient(const at::Tensor& small, const at::Tensor& large) {
 bool by_matrix(const at::Tensor& small) {
   return small.is_cpu() && small.size(2) <= kLargestMatrixMap &&
          small.size(3) <= kLargestMatrixMap;
+}
+
+// Images on a GPU in bf16: too few channels for cuDNN.
+bool by_windows(const at::Tensor& x, int64_t channels) {
+  return x.is_cuda() && in_bf16(x) && kernels::windows_fit(channels);
 }
 
 // The named forms, not at::convolution: autocast knows only these.
@@ -122,10 +120,14 @@ Halve::Halve(int64_t in, int64_t out)
     : weight_(register_parameter("weight", make_weight(out, in))) {}
 
 at::Tensor Halve::forward(const at::Tensor& x) {
-  const bool fits = x.is_cpu() && x.size(2) <= 2 * kLargestMatrixMap &&
-                    x.size(2) % 2 == 0 && x.size(3) % 2 == 0;
-  if (fits) {
-    return MatrixGradient::apply(cast(x), cast(weight_), false);
+  const bool even = x.size(2) % 2 == 0 && x.size(3) % 2 == 0;
+  if (even && by_windows(x, x.size(1))) {
+    return at::mm(unfold_windows(as_autocast(x)), as_matrix(weight_).t())
+        .view({x.size(0), x.size(2) / 2, x.size(3) / 2, weight_.size(0)})
+        .permute({0, 3, 1, 2});
+  }
+  if (even && x.is_cpu() && x.size(2) <= 2 * kLargestMatrixMap) {
+    return MatrixGradient::apply(as_autocast(x), as_autocast(weight_), false);
   }
   return convolve(x, weight_, false);
 }
@@ -135,7 +137,15 @@ Double::Double(int64_t in, int64_t out)
 
 at::Tensor Double::forward(const at::Tensor& x) {
   if (by_matrix(x)) {
-    return MatrixGradient::apply(cast(x), cast(weight_), true);
+    return MatrixGradient::apply(as_autocast(x), as_autocast(weight_), true);
+  }
+  if (by_windows(x, weight_.size(1))) {
+    const auto rows = x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)});
+    return fold_windows(
+        at::mm(rows, as_matrix(weight_)),
+        x.size(0),
+        2 * x.size(2),
+        2 * x.size(3));
   }
   return convolve(x, weight_, true);
 }

@@ -9,7 +9,8 @@
 //   Expand   a 1x1 map to 4x4: a matrix product [in, out, 4, 4]
 // On maps of 4x4 and smaller the weight gradient of Halve and Double is one
 // matrix product too: oneDNN takes twice as long there (docs/benchmarks.md).
-// Elsewhere, and on a GPU, they are at::conv2d and at::conv_transpose2d.
+// On a GPU in bf16 Halve of an image and Double to one are products of its
+// windows (windows.h). Elsewhere they are at::conv2d and at::conv_transpose2d.
 
 #include <torch/nn/module.h>
 

@@ -94,7 +94,8 @@ at::Tensor DcganDiscriminator::forward(
     const at::Tensor& images,
     int64_t domains) {
   auto x = halves_.front()->forward(images);
-  x = at::leaky_relu_(x, kSlope);
+  // In place, but not on a view (a product's): autograd would copy it twice.
+  x = x.is_view() ? at::leaky_relu(x, kSlope) : at::leaky_relu_(x, kSlope);
   for (size_t i = 0; i < norms_.size(); ++i) {
     x = norm_leaky_relu(halves_[i + 1]->forward(x), norms_[i], kSlope, domains);
   }

@@ -9,7 +9,8 @@
 // convolutions take all the time (docs/kernels.md has the measurement). By
 // kernels, on a GPU in bf16: each map goes through one convolution to all that
 // read it, and sums of parts of the results take the place of concatenations;
-// backwards the gradient of an output is written where each convolution reads.
+// backwards the gradient of an output is written where each convolution reads,
+// and one product over all maps gives the gradients of all weights.
 
 #include <array>
 

@@ -1,11 +1,10 @@
 #include "lockstep/models/esrgan.h"
 
 #include <fmt/format.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/types.h>
 
 #include "lockstep/models/max_pool.h"
+#include "lockstep/models/norm.h"
 
 namespace lockstep::models {
 namespace {
@@ -87,33 +86,43 @@ int64_t EsrganGenerator::reach() const {
 }
 
 EsrganDiscriminator::EsrganDiscriminator(int64_t channels) {
-  const auto leaky =
-      nn::LeakyReLUOptions().negative_slope(kDiscriminatorSlope).inplace(true);
+  auto model = register_module("model", make_holder());
   int index = 0;
-  const auto name = [&index] { return std::to_string(index++); };
+  const auto add = [&](int64_t in, int64_t out, double slope, int64_t stride) {
+    return model->register_module(
+        std::to_string(index++),
+        std::make_shared<Conv3>(in, out, slope, stride));
+  };
+  const auto normed = [&](int64_t in, int64_t out, int64_t stride) {
+    const auto conv = add(in, out, kNoActivation, stride);
+    const auto norm =
+        model->register_module(std::to_string(index++), nn::BatchNorm2d(out));
+    ++index;  // the activation
+    layers_.push_back({conv, norm});
+  };
   int64_t width = channels;
   for (const int64_t next : {64, 128, 256, 512}) {
-    const bool first = width == channels;
-    model_->push_back(
-        name(),
-        Conv3(width, next, first ? kDiscriminatorSlope : kNoActivation));
-    if (!first) {
-      model_->push_back(name(), nn::BatchNorm2d(next));
-      model_->push_back(name(), nn::LeakyReLU(leaky));
+    if (width == channels) {
+      layers_.push_back({add(width, next, kDiscriminatorSlope, 1)});
+      ++index;
     } else {
-      ++index;  // its activation is in the convolution
+      normed(width, next, 1);
     }
-    model_->push_back(name(), Conv3(next, next, kNoActivation, 2));
-    model_->push_back(name(), nn::BatchNorm2d(next));
-    model_->push_back(name(), nn::LeakyReLU(leaky));
+    normed(next, next, 2);
     width = next;
   }
-  model_->push_back(name(), Conv3(width, 1));
-  register_module("model", model_);
+  last_ = add(width, 1, kNoActivation, 1);
 }
 
 at::Tensor EsrganDiscriminator::forward(const at::Tensor& images) {
-  return model_->forward(images);
+  auto x = images;
+  for (auto& layer : layers_) {
+    x = layer.conv->forward(x);
+    if (layer.norm) {
+      x = norm_leaky_relu(x, layer.norm, kDiscriminatorSlope);
+    }
+  }
+  return last_->forward(x);
 }
 
 Vgg19Features::Vgg19Features() {

@@ -7,7 +7,7 @@
 // Plain modules: no parallelism, any device, any memory format.
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <memory>
 #include <vector>
@@ -49,7 +49,13 @@ class EsrganDiscriminator : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& images);
 
  private:
-  torch::nn::Sequential model_;
+  struct Layer {
+    std::shared_ptr<Conv3> conv;
+    // Behind it, with its LeakyReLU; null: the activation is the conv's own.
+    torch::nn::BatchNorm2d norm = nullptr;
+  };
+  std::vector<Layer> layers_;
+  std::shared_ptr<Conv3> last_;
 };
 
 // VGG19 up to its last convolution (conv5_4), before that one's ReLU. Takes

@@ -4,8 +4,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
+#include <optional>
+
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/models/launch.h"
+#include "lockstep/models/sink.h"
 
 namespace lockstep::models {
 namespace {
@@ -59,6 +62,27 @@ at::Tensor scratch_for(const at::Tensor& x, const k::BatchNormShape& shape) {
   return at::empty({count}, x.options().dtype(at::kFloat));
 }
 
+// Where a parameter's gradient goes: to its sink, or, when this backward pass
+// is not asked for it, to memory that nobody reads.
+class Wanted {
+ public:
+  Wanted(AutogradContext* context, size_t edge, const at::Tensor& parameter) {
+    if (context->needs_input_grad(edge)) {
+      sink_.emplace(parameter);
+    } else {
+      unread_ = at::empty_like(parameter);
+    }
+  }
+  float* data() const {
+    return sink_ ? sink_->data() : unread_.data_ptr<float>();
+  }
+  at::Tensor result() const { return sink_ ? sink_->result() : at::Tensor(); }
+
+ private:
+  std::optional<Sink> sink_;
+  at::Tensor unread_;
+};
+
 class FusedNorm : public torch::autograd::Function<FusedNorm> {
  public:
   static at::Tensor forward(
@@ -111,8 +135,9 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     auto dx = at::empty_like(x);
     auto dpast =
         context->saved_data["past"].toBool() ? at::empty_like(x) : at::Tensor();
-    const auto sinks =
-        at::zeros({2, n.channels}, x.options().dtype(at::kFloat));
+    const bool with_past = dpast.defined();
+    const Wanted dweight(context, 1 + with_past, saved[2]);
+    const Wanted dbias(context, 2 + with_past, saved[3]);
     const auto scratch = scratch_for(x, n);
     n.dy = dy.data_ptr();
     n.x = x.data_ptr();
@@ -122,13 +147,13 @@ class FusedNorm : public torch::autograd::Function<FusedNorm> {
     n.mean = saved[4][0].data_ptr<float>();
     n.rstd = saved[4][1].data_ptr<float>();
     n.dx = dx.data_ptr();
-    n.dpast = dpast.defined() ? dpast.data_ptr() : nullptr;
-    n.dweight = sinks[0].data_ptr<float>();
-    n.dbias = sinks[1].data_ptr<float>();
+    n.dpast = with_past ? dpast.data_ptr() : nullptr;
+    n.dweight = dweight.data();
+    n.dbias = dbias.data();
     n.scratch = scratch.data_ptr<float>();
     launch_shared(
         x, &k::cpu::batch_norm_backward, &k::cuda::batch_norm_backward, n);
-    return {dx, dpast, sinks[0], sinks[1], {}, {}, {}};
+    return {dx, dpast, dweight.result(), dbias.result(), {}, {}, {}};
   }
 };
 
