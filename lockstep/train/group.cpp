@@ -14,6 +14,9 @@
 namespace lockstep::train {
 namespace {
 
+// For the other ranks to read what made this one give up.
+constexpr Duration kLeaveTime = std::chrono::seconds(5);
+
 template <class T>
 T value_or_throw(Result<T> result, const std::string& what) {
   if (!result) {
@@ -134,7 +137,16 @@ Group::Group(
         "rank 0 at " + address.to_string());
   }
   options.key = key;
-  communicator_ = collective::make_communicator(options, *rendezvous_);
+  try {
+    communicator_ = collective::make_communicator(options, *rendezvous_);
+  } catch (...) {
+    // The others may be about to come to the same conclusion, and say it.
+    rendezvous_.reset();
+    if (server_ != nullptr) {
+      server_->drain(os::Deadline::after(kLeaveTime));
+    }
+    throw;
+  }
 }
 
 std::string broadcast_text(

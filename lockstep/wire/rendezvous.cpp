@@ -99,6 +99,19 @@ class Server : public RendezvousServer {
   os::Address address() const override { return listener_->address(); }
   Rendezvous& table() override { return table_; }
 
+  bool drain(os::Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    while (std::ranges::any_of(sessions_, [](const auto& session) {
+      return session->greeted && !session->done;
+    })) {
+      if (deadline.passed()) {
+        return false;
+      }
+      ended_.wait_for(lock, deadline.left());
+    }
+    return true;
+  }
+
  private:
   void accept_loop() {
     while (!stopping_) {
@@ -172,6 +185,7 @@ class Server : public RendezvousServer {
     session.connection->close();
     std::lock_guard lock(mutex_);
     session.done = true;
+    ended_.notify_all();
   }
 
   // False ends the connection.
@@ -208,6 +222,7 @@ class Server : public RendezvousServer {
   Table table_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
+  std::condition_variable ended_;                   // a session
   std::vector<std::shared_ptr<Session>> sessions_;  // oldest first
   std::thread acceptor_;
 };

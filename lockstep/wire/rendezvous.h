@@ -36,14 +36,24 @@ class RendezvousServer {
   virtual ~RendezvousServer() = default;
   virtual os::Address address() const = 0;
   virtual Rendezvous& table() = 0;  // direct access, in this process
+  // Serves on until every client has left, at most until the deadline; whether
+  // all have. For a server whose process is about to end: what it has put may
+  // be the reason that the others are about to tell.
+  virtual bool drain(os::Deadline deadline) = 0;
 };
 
-// Connects (retrying until the deadline, since the server may start later).
+// How long a table that was there and is gone is looked for.
+inline constexpr Duration kLostRendezvous = std::chrono::seconds(10);
+
+// Connects (retrying until the deadline, since the server may start later). A
+// server that is lost after that may come back at its address within `lost`;
+// then puts and gets fail, whatever their own deadline (kAborted).
 Result<std::unique_ptr<Rendezvous>> connect_rendezvous(
     os::Network& network,
     const os::Address& address,
     const Key& key,
-    os::Deadline deadline);
+    os::Deadline deadline,
+    Duration lost = kLostRendezvous);
 
 // One table for ranks that are threads of this process.
 std::shared_ptr<Rendezvous> make_local_rendezvous();

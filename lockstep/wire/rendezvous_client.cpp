@@ -66,8 +66,12 @@ class Client : public Rendezvous {
       os::Network& network,
       os::Address address,
       const Key& key,
+      Duration lost,
       ConnectionPtr first)
-      : network_(&network), address_(std::move(address)), key_(key) {
+      : network_(&network),
+        address_(std::move(address)),
+        key_(key),
+        lost_(lost) {
     idle_.push_back(std::move(first));
   }
 
@@ -123,14 +127,28 @@ class Client : public Rendezvous {
         return reply;
       }
     }
-    LOCKSTEP_ASSIGN(
-        ConnectionPtr fresh,
-        connect_until(*network_, address_, key_, deadline));
-    auto reply = talk(*fresh, request);
+    const os::Deadline patience = earlier(deadline, lost_);
+    auto fresh = connect_until(*network_, address_, key_, patience);
+    if (!fresh) {
+      return deadline.passed() ? Result<Reply>(std::move(fresh).error())
+                               : gone(fresh.error());
+    }
+    auto reply = talk(**fresh, request);
     if (reply) {
-      give_back(std::move(fresh));
+      give_back(std::move(*fresh));
     }
     return reply;
+  }
+
+  // It was there once, so nobody is about to start it.
+  Error gone(const Error& reason) const {
+    return Error(
+        ErrorCode::kAborted,
+        fmt::format(
+            "the rendezvous at {} is gone, most likely with the process that "
+            "served it: {}",
+            address_.to_string(),
+            reason.to_string()));
   }
 
   // The server answers within the patience; the rest is for the way.
@@ -164,6 +182,7 @@ class Client : public Rendezvous {
   os::Network* network_;
   os::Address address_;
   Key key_;
+  Duration lost_;
   std::mutex mutex_;
   std::vector<ConnectionPtr> idle_;
 };
@@ -174,10 +193,12 @@ Result<std::unique_ptr<Rendezvous>> connect_rendezvous(
     os::Network& network,
     const os::Address& address,
     const Key& key,
-    os::Deadline deadline) {
+    os::Deadline deadline,
+    Duration lost) {
   LOCKSTEP_ASSIGN(
       ConnectionPtr first, connect_until(network, address, key, deadline));
-  return std::make_unique<Client>(network, address, key, std::move(first));
+  return std::make_unique<Client>(
+      network, address, key, lost, std::move(first));
 }
 
 }  // namespace lockstep::wire

@@ -194,6 +194,35 @@ TEST_P(Meeting, ANewServerAtTheSameAddressIsFound) {
   EXPECT_EQ((*again)->table().get("a", soon()).value(), "2");
 }
 
+TEST_P(Meeting, ALostServerIsNotWaitedForUntilTheDeadline) {
+  auto server = serve();
+  auto client =
+      connect_rendezvous(
+          network(), server->address(), key_, soon(), milliseconds(50))
+          .value();
+  ASSERT_TRUE(client->put("a", "1"));
+  server.reset();
+  const auto got = client->get("b", os::Deadline::never());
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code(), ErrorCode::kAborted);
+  EXPECT_NE(got.error().to_string().find("is gone"), std::string::npos);
+  EXPECT_FALSE(client->put("a", "2"));
+}
+
+TEST_P(Meeting, ADrainedServerWaitsForItsClients) {
+  auto server = serve();
+  EXPECT_TRUE(server->drain(os::Deadline::never())) << "nobody came";
+  auto client = join(*server);
+  ASSERT_TRUE(client->put("reason", "x"));
+  EXPECT_FALSE(server->drain(os::Deadline::after(milliseconds(20))));
+  std::thread leaving([&] {
+    EXPECT_EQ(client->get("reason", soon()).value(), "x");
+    client.reset();
+  });
+  EXPECT_TRUE(server->drain(os::Deadline::never()));
+  leaving.join();
+}
+
 TEST(LocalRendezvous, SharesATable) {
   auto table = make_local_rendezvous();
   std::thread late([&] { EXPECT_TRUE(table->put("a", "b")); });
