@@ -15,10 +15,12 @@ TransferTrainer::TransferTrainer(
     const train::Context& context)
     : options_(options),
       context_(context),
-      // Nothing of a captured step may go through the host or another stream.
+      // Nothing of a captured step may go through the host or another stream,
+      // and a learning rate that each group has its own of is the host's.
       step_(
           context.device,
-          context.world() == 1 && context.group->name() != "nccl",
+          context.world() == 1 && context.group->name() != "nccl" &&
+              (optim.name == "sgd" || options.backbone_rate == 1),
           static_cast<int64_t>(metrics().size())),
       inputs_(context.device) {
   at::manual_seed(static_cast<uint64_t>(context.trainer.seed));

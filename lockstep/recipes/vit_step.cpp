@@ -125,15 +125,14 @@ void VitStep::forward_and_backward(
 
 train::StepOutput VitStep::run(const std::vector<Batch>& batches, double lr) {
   std::vector<Input*> inputs;
-  // What a captured step depends on; batches are a few, sizes below 2^20.
-  int64_t key = 0;
+  std::vector<int64_t> sizes;
   for (size_t i = 0; i < batches.size(); ++i) {
     inputs.push_back(&input_for(i, batches[i]));
-    key = key * (int64_t{1} << 20) + batches[i].labels.size(0);
+    sizes.push_back(batches[i].labels.size(0));
   }
   lr_.fill_(lr);
   collective::Timing timing;
-  graph_.run(key, [&] {
+  graph_.run(sizes, [&] {
     metrics_.zero_();
     strategy_.begin();
     for (size_t i = 0; i < inputs.size(); ++i) {

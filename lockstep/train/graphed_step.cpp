@@ -3,19 +3,6 @@
 #include <ATen/ops/zeros.h>
 
 namespace lockstep::train {
-namespace {
-
-// Batches are a few, sizes below 2^20.
-int64_t key_of(const std::vector<int64_t>& sizes) {
-  int64_t key = 0;
-  for (int64_t size : sizes) {
-    key = key * (int64_t{1} << 20) + size;
-  }
-  return key;
-}
-
-}  // namespace
-
 GraphedStep::GraphedStep(c10::Device device, bool wanted, int64_t num_metrics)
     : device_(device), wanted_(wanted) {
   const auto on = at::TensorOptions().device(device);
@@ -40,7 +27,7 @@ StepOutput GraphedStep::run(
     graph_ = std::make_unique<StepGraph>(device_, wanted_);
   }
   rate_.fill_(lr);
-  graph_->run(key_of(sizes), body);
+  graph_->run(sizes, body);
   return {metrics_, timing};
 }
 

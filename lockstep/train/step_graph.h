@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace lockstep::train {
 
@@ -25,9 +26,11 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // `key` names what the launches depend on (the batch size); one key is
-  // captured, others run plainly.
-  void run(int64_t key, const std::function<void()>& body);
+  // `sizes` is what the launches depend on, the samples of each batch of the
+  // step; the steps of one list are captured, others run plainly.
+  void run(
+      const std::vector<int64_t>& sizes,
+      const std::function<void()>& body);
   bool captured() const;
 
  private:

@@ -24,8 +24,8 @@ constexpr double kLargestShare = .35;
 struct StepGraph::Impl {
   c10::Device device = at::kCUDA;
   bool wanted = false;
-  std::map<int64_t, int> runs;
-  int64_t key = 0;
+  std::map<std::vector<int64_t>, int> runs;
+  std::vector<int64_t> sizes;  // of the graph
   std::unique_ptr<at::cuda::CUDAGraph> graph;
 
   bool fits() const {
@@ -72,17 +72,19 @@ StepGraph::StepGraph(c10::Device device, bool wanted)
 
 StepGraph::~StepGraph() = default;
 
-void StepGraph::run(int64_t key, const std::function<void()>& body) {
+void StepGraph::run(
+    const std::vector<int64_t>& sizes,
+    const std::function<void()>& body) {
   Impl& impl = *impl_;
-  if (impl.graph && impl.key == key) {
+  if (impl.graph && impl.sizes == sizes) {
     impl.graph->replay();
     return;
   }
-  if (!impl.wanted || impl.graph || impl.runs[key]++ < kPlainRuns) {
+  if (!impl.wanted || impl.graph || impl.runs[sizes]++ < kPlainRuns) {
     body();
     return;
   }
-  impl.key = key;
+  impl.sizes = sizes;
   if (impl.fits() && impl.capture(body)) {
     impl.graph->replay();
     return;

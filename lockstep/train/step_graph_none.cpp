@@ -8,7 +8,9 @@ StepGraph::StepGraph(c10::Device /*device*/, bool /*wanted*/) {}
 
 StepGraph::~StepGraph() = default;
 
-void StepGraph::run(int64_t /*key*/, const std::function<void()>& body) {
+void StepGraph::run(
+    const std::vector<int64_t>& /*sizes*/,
+    const std::function<void()>& body) {
   body();
 }
 
