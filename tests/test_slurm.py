@@ -87,6 +87,18 @@ def test_what_slurm_refuses_is_said(control):
 
 
 @pytest.mark.skipif(not os.path.exists(TRAINER), reason="no lockstep-train")
+def test_srun_starts_the_trainer_by_itself(slurm, tmp_path):
+    """No MASTER_ADDR, no lockstep: what srun says is enough."""
+    words = ["vit", "data=synthetic", "experiment=tiny", "data.length=32",
+             "data.batch_size=4", "model.depth=1", "trainer.max_steps=2",
+             "trainer.device=cpu", f"out={tmp_path / 'run'}"]
+    slurm.call("srun", "-N", "1", "-n", "2", TRAINER, *words)
+    ranks = {line.split(",")[0]
+             for line in (tmp_path / "run" / "timing.csv").read_text().splitlines()[1:]}
+    assert ranks == {"0", "1"}
+
+
+@pytest.mark.skipif(not os.path.exists(TRAINER), reason="no lockstep-train")
 def test_a_mistyped_key_is_refused_before_the_start(control, slurm):
     control.environment["LOCKSTEP_TRAINER_BIN"] = TRAINER
     control.script(

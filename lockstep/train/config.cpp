@@ -143,7 +143,11 @@ void DataConfig::bind(config::Binder& b) {
       at_least(0));
   b.field("workers", workers, "loader threads a rank", between(0, 256));
   b.field("image_size", image_size, "pixels a side", between(4, 4096));
-  b.field("limit", limit, "first N samples only; 0: all", at_least(0));
+  b.field(
+      "limit",
+      limit,
+      "N samples only, the first ones or, of class folders, evenly; 0: all",
+      at_least(0));
   b.field("length", length, "samples of synthetic data", between(1, 1e9));
   b.field("channels", channels, "of synthetic data", between(1, 3));
   b.field("classes", classes, "of synthetic data", between(1, 1000));
@@ -187,7 +191,12 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
   if (trainer.devices > 0 || trainer.num_nodes > 0) {
     const int64_t nodes = std::max<int64_t>(1, trainer.num_nodes);
     const int64_t devices = std::max<int64_t>(1, trainer.devices);
-    if (nodes * devices != world_size) {
+    // One of the two leaves the other to the launcher.
+    const bool both = trainer.num_nodes > 0 && trainer.devices > 0;
+    const bool fits = both || world_size == 1
+                          ? nodes * devices == world_size
+                          : world_size % (nodes * devices) == 0;
+    if (!fits) {
       return Error(
           ErrorCode::kInvalidInput,
           fmt::format(

@@ -17,10 +17,11 @@ namespace {
 // For the other ranks to read what made this one give up.
 constexpr Duration kLeaveTime = std::chrono::seconds(5);
 
+// `exit_code`: kBadInput for what was told wrongly, kLost for who is not there.
 template <class T>
-T value_or_throw(Result<T> result, const std::string& what) {
+T value_or_throw(Result<T> result, const std::string& what, int exit_code) {
   if (!result) {
-    throw std::runtime_error(what + ": " + result.error().to_string());
+    throw TrainError(exit_code, what + ": " + result.error().to_string());
   }
   return std::move(*result);
 }
@@ -30,7 +31,7 @@ T value_or_throw(Result<T> result, const std::string& what) {
 Key run_key(const RankEnvironment& environment) {
   if (!environment.key_file.empty()) {
     return value_or_throw(
-        wire::read_key_file(environment.key_file), "the run's key");
+        wire::read_key_file(environment.key_file), "the run's key", kBadInput);
   }
   Key key{};
   uint64_t hash = 1469598103934665603u;
@@ -105,10 +106,13 @@ Group::Group(
   const auto deadline = os::Deadline::after(timeout);
   if (!environment.coordinator.empty()) {
     const auto address = value_or_throw(
-        os::parse_address(environment.coordinator), "LOCKSTEP_COORDINATOR");
+        os::parse_address(environment.coordinator),
+        "LOCKSTEP_COORDINATOR",
+        kBadInput);
     rendezvous_ = value_or_throw(
         wire::connect_rendezvous(network, address, key, deadline),
-        "coordinator " + environment.coordinator);
+        "coordinator " + environment.coordinator,
+        kLost);
   } else if (environment.launcher == "mpirun") {
     rendezvous_ = collective::make_mpi_rendezvous();
   } else if (environment.agent_store) {
@@ -121,9 +125,16 @@ Group::Group(
     const os::Address address{
         environment.master_host, environment.master_port, ""};
     if (environment.rank == 0) {
-      auto server = wire::RendezvousServer::start(network, address, key);
+      // Where srun names a node, the node itself may know another address by
+      // its name (Debian's 127.0.1.1): there it listens on all of them.
+      auto listening = address;
+      if (environment.launcher == "srun" && address.host != "127.0.0.1") {
+        listening.host.clear();
+      }
+      auto server = wire::RendezvousServer::start(network, listening, key);
       if (!server) {
-        throw std::runtime_error(
+        throw TrainError(
+            kBadInput,
             fmt::format(
                 "rank 0 cannot open MASTER_ADDR:MASTER_PORT {}: {}; choose "
                 "another MASTER_PORT",
@@ -134,7 +145,8 @@ Group::Group(
     }
     rendezvous_ = value_or_throw(
         wire::connect_rendezvous(network, address, key, deadline),
-        "rank 0 at " + address.to_string());
+        "rank 0 at " + address.to_string(),
+        kLost);
   }
   options.key = key;
   try {

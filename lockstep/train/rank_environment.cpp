@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
+#include <string_view>
 
 namespace lockstep::train {
 namespace {
@@ -33,6 +36,16 @@ number(const Environment& environment, const std::string& name, int fallback) {
   return parsed;
 }
 
+// A variable that must be there and hold a number; empty is a script's mistake.
+Result<int> required(const Environment& environment, const std::string& name) {
+  if (environment.contains(name) && text(environment, name).empty()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("environment {} is empty; a whole number from 0", name));
+  }
+  return number(environment, name, 0);
+}
+
 // The names under which each launcher tells the same five numbers.
 struct Names {
   const char* launcher;
@@ -55,7 +68,7 @@ constexpr Names kSlurm = {
     "SLURM_PROCID",
     "SLURM_NTASKS",
     "SLURM_LOCALID",
-    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",  // only where it was asked for
     "SLURM_NODEID"};
 constexpr Names kTorch = {
     "plain",
@@ -64,6 +77,76 @@ constexpr Names kTorch = {
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK"};
+
+// "4(x2),3" is 4, 4 and 3: the tasks of a Slurm step, node by node.
+std::optional<int> tasks_of_node(std::string_view list, int node) {
+  while (!list.empty()) {
+    const std::string_view item = list.substr(0, list.find(','));
+    int tasks = 0;
+    int nodes = 1;
+    const auto* end = item.data() + item.size();
+    auto [at, failure] = std::from_chars(item.data(), end, tasks);
+    if (failure != std::errc()) {
+      return std::nullopt;
+    }
+    if (std::string_view(at, end).starts_with("(x")) {
+      std::from_chars(at + 2, end, nodes);
+    }
+    if (node < nodes) {
+      return tasks;
+    }
+    node -= nodes;
+    list.remove_prefix(std::min(list.size(), item.size() + 1));
+  }
+  return std::nullopt;
+}
+
+// "gpu[03-07,9]-ib,login" is gpu03-ib: the first of a Slurm node list.
+std::string first_node(std::string_view list) {
+  const size_t open = list.find_first_of("[,");
+  if (open == std::string_view::npos || list[open] == ',') {
+    return std::string(list.substr(0, open));
+  }
+  const size_t close = list.find(']', open);
+  if (close == std::string_view::npos) {
+    return "";
+  }
+  const auto number = list.substr(open + 1);
+  const auto behind = list.substr(close + 1);
+  return std::string(list.substr(0, open)) +
+         std::string(number.substr(0, number.find_first_of("-,]"))) +
+         std::string(behind.substr(0, behind.find(',')));
+}
+
+// What srun does not say outright: how many ranks this node has, and where
+// rank 0 is to be found. The port is the same for all ranks of a step and
+// another for each step of a cluster's recent jobs.
+Result<void> complete_from_slurm(
+    const Environment& environment,
+    RankEnvironment& result) {
+  constexpr int kFirstPort = 20000;
+  constexpr int kPorts = 10000;
+  const auto tasks = tasks_of_node(
+      text(environment, "SLURM_STEP_TASKS_PER_NODE"), result.node_rank);
+  if (tasks) {
+    result.local_world_size = *tasks;
+  }
+  if (!result.master_host.empty() || result.master_port != 0) {
+    return {};  // the script has chosen
+  }
+  LOCKSTEP_ASSIGN(const int job, number(environment, "SLURM_JOB_ID", 0));
+  LOCKSTEP_ASSIGN(const int step, number(environment, "SLURM_STEP_ID", 0));
+  result.run_id = fmt::format("slurm-{}.{}", job, step);
+  result.master_host =
+      result.local_world_size == result.world_size
+          ? "127.0.0.1"
+          : first_node(text(environment, "SLURM_STEP_NODELIST"));
+  if (!result.master_host.empty()) {
+    result.master_port =
+        static_cast<uint16_t>(kFirstPort + (job % kPorts * 7 + step) % kPorts);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -82,6 +165,16 @@ Result<RankEnvironment> read_rank_environment(const Environment& environment) {
       environment.contains("SLURM_STEP_ID")) {
     names = &kSlurm;
   }
+  if (names == nullptr && !text(environment, "WORLD_SIZE").empty() &&
+      text(environment, "WORLD_SIZE") != "1") {
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "environment has WORLD_SIZE={} but not RANK",
+                   text(environment, "WORLD_SIZE")))
+        .with_fix(
+            "give each rank its RANK, or unset WORLD_SIZE to train alone");
+  }
   if (names != nullptr) {
     result.launcher = names->launcher;
     if (names == &kTorch && from_lockstep) {
@@ -96,9 +189,9 @@ Result<RankEnvironment> read_rank_environment(const Environment& environment) {
           fmt::format(
               "environment has {} but not {}", names->rank, names->world_size));
     }
-    LOCKSTEP_ASSIGN(result.rank, number(environment, names->rank, 0));
+    LOCKSTEP_ASSIGN(result.rank, required(environment, names->rank));
     LOCKSTEP_ASSIGN(
-        result.world_size, number(environment, names->world_size, 1));
+        result.world_size, required(environment, names->world_size));
     LOCKSTEP_ASSIGN(
         result.local_rank, number(environment, names->local_rank, 0));
     LOCKSTEP_ASSIGN(
@@ -134,6 +227,9 @@ Result<RankEnvironment> read_rank_environment(const Environment& environment) {
   if (result.run_id.empty()) {
     result.run_id = text(environment, "TORCHELASTIC_RUN_ID");
   }
+  if (names == &kSlurm) {
+    LOCKSTEP_TRY(complete_from_slurm(environment, result));
+  }
   result.run_dir = text(environment, "LOCKSTEP_RUN_DIR");
   result.events = text(environment, "LOCKSTEP_EVENTS");
   result.coordinator = text(environment, "LOCKSTEP_COORDINATOR");
@@ -142,7 +238,7 @@ Result<RankEnvironment> read_rank_environment(const Environment& environment) {
   const bool needs_master = result.world_size > 1 &&
                             result.launcher != "mpirun" &&
                             result.coordinator.empty();
-  if (needs_master && (result.master_host.empty() || port == 0)) {
+  if (needs_master && (result.master_host.empty() || result.master_port == 0)) {
     return Error(
                ErrorCode::kInvalidInput,
                fmt::format(
