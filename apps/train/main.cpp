@@ -32,10 +32,7 @@ Result<std::string> text_for(const Command& command) {
 Result<std::string> config_text(const Command& command) {
   LOCKSTEP_ASSIGN(
       const auto* entry, lockstep::recipes::find_recipe(command.recipe));
-  lockstep::config::Node base;
-  if (!command.config_file.empty()) {
-    LOCKSTEP_ASSIGN(base, lockstep::config::load_yaml(command.config_file));
-  }
+  LOCKSTEP_ASSIGN(auto base, lockstep::recipes::load_config(command));
   LOCKSTEP_ASSIGN(
       const auto node,
       lockstep::config::resolve(

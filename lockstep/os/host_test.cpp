@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "lockstep/os/nvml.h"
+
 namespace lockstep::os {
 namespace {
 
@@ -106,6 +108,14 @@ TEST(Host, UseGrowsWithWork) {
     after = resource_use();
   }
   EXPECT_GT(after.cpu_seconds, before.cpu_seconds);
+}
+
+TEST(Gpus, AddressesAreOneHoweverTheyAreWritten) {
+  EXPECT_TRUE(is_same_gpu("0000:1b:00.0", "00000000:1B:00.0"));
+  EXPECT_TRUE(is_same_gpu("0001:00:02.0", "00000001:00:02.0"));
+  EXPECT_FALSE(is_same_gpu("0000:1b:00.0", "00000000:1C:00.0"));
+  EXPECT_FALSE(is_same_gpu("0001:1b:00.0", "00000000:1B:00.0"));
+  EXPECT_FALSE(is_same_gpu("", ""));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "lockstep/base/text.h"
+
 namespace lockstep::os {
 namespace {
 
@@ -12,6 +14,12 @@ struct NvmlMemory {
 };
 struct NvmlUtilization {
   unsigned int gpu, memory;
+};
+
+struct NvmlPci {
+  char short_address[16];
+  unsigned int domain, bus, device, device_id, subsystem_id;
+  char address[32];
 };
 
 class Nvml {
@@ -29,6 +37,7 @@ class Nvml {
     load(name_, "nvmlDeviceGetName");
     load(memory_, "nvmlDeviceGetMemoryInfo");
     load(utilization_, "nvmlDeviceGetUtilizationRates");
+    load(pci_, "nvmlDeviceGetPciInfo_v3");
     ready_ = init != nullptr && count_ != nullptr && handle_ != nullptr &&
              name_ != nullptr && memory_ != nullptr &&
              utilization_ != nullptr && init() == 0;
@@ -49,6 +58,10 @@ class Nvml {
       char name[96] = "";
       if (name_(device, name, sizeof(name)) == 0) {
         gpu.name = name;
+      }
+      NvmlPci pci{};
+      if (pci_ != nullptr && pci_(device, &pci) == 0) {
+        gpu.address = pci.address;
       }
       NvmlMemory memory{};
       if (memory_(device, &memory) == 0) {
@@ -77,6 +90,7 @@ class Nvml {
   int (*name_)(NvmlDevice, char*, unsigned int) = nullptr;
   int (*memory_)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*utilization_)(NvmlDevice, NvmlUtilization*) = nullptr;
+  int (*pci_)(NvmlDevice, NvmlPci*) = nullptr;
 };
 
 }  // namespace
@@ -84,6 +98,16 @@ class Nvml {
 std::vector<GpuLook> look_at_gpus() {
   static const Nvml nvml;
   return nvml.look();
+}
+
+bool is_same_gpu(std::string_view address, std::string_view other) {
+  // "1b:00.0" with what is before it, whose zeros are written or not.
+  const auto plain = [](std::string_view text) {
+    std::string made = lower(text);
+    made.erase(0, made.find_first_not_of("0"));
+    return made;
+  };
+  return !address.empty() && plain(address) == plain(other);
 }
 
 }  // namespace lockstep::os

@@ -31,6 +31,25 @@ Error bad(const std::string& message) {
 
 }  // namespace
 
+Result<config::Node> load_config(const Command& command) {
+  if (command.config_file.empty()) {
+    return config::Node();
+  }
+  LOCKSTEP_ASSIGN(auto base, config::load_yaml(command.config_file));
+  if (const config::Node* recipe = base.find("recipe")) {
+    if (recipe->text() != command.recipe) {
+      return config::invalid_at(
+          recipe->place(),
+          fmt::format(
+              "the configuration of recipe '{}', not of '{}'",
+              recipe->text(),
+              command.recipe));
+    }
+    base.erase("recipe");
+  }
+  return base;
+}
+
 Result<Command> parse_command(std::span<const std::string> words) {
   Command command;
   bool verb_seen = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/result.h"
+#include "lockstep/config/node.h"
 
 namespace lockstep::recipes {
 
@@ -23,6 +24,10 @@ struct Command {
 };
 
 Result<Command> parse_command(std::span<const std::string> words);
+
+// The file of --config; a null node without one. The job.yaml of a run that the
+// trainer began by itself is such a file: its `recipe` must be this one.
+Result<config::Node> load_config(const Command& command);
 
 std::string usage_text();
 std::string list_text();

@@ -7,11 +7,14 @@
 #include <torch/cuda.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
+#include "lockstep/base/crc32c.h"
 #include "lockstep/base/log.h"
+#include "lockstep/collective/nccl.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
@@ -109,23 +112,34 @@ void set_threads(const train::RankEnvironment& environment) {
   }
 }
 
-// Ranks that take their memory from where this one does.
+// Ranks that take their memory from where this one does. Each may see one GPU
+// alone (CUDA_VISIBLE_DEVICES), so GPUs are told apart by their addresses.
 int memory_sharers(
     c10::Device device,
-    const train::RankEnvironment& environment) {
-  const int devices =
-      device.is_cuda() ? static_cast<int>(torch::cuda::device_count()) : 1;
-  return (environment.local_world_size + devices - 1) / devices;
+    const train::RankEnvironment& environment,
+    collective::Communicator& group) {
+  if (device.is_cpu()) {
+    return environment.local_world_size;
+  }
+  const std::string address = collective::gpu_address(device.index());
+  if (address.empty()) {  // a build without NCCL
+    const auto devices = static_cast<int>(torch::cuda::device_count());
+    return (environment.local_world_size + devices - 1) / devices;
+  }
+  std::vector<int64_t> all(static_cast<size_t>(group.size()));
+  auto& own = all[static_cast<size_t>(group.rank())];
+  own = crc32c(os::host_facts().hostname + "/" + address);
+  const int64_t mine = own;
+  group.all_gather(all.data(), 1, collective::DataType::kInt64);
+  return static_cast<int>(std::ranges::count(all, mine));
 }
 
 // `trained`: what a checkpoint was trained with, below the command line.
 Prepared
 prepare(const Command& command, int world_size, const std::string& trained) {
   const Entry* entry = input_or_throw(find_recipe(command.recipe));
-  config::Node base;
-  if (!command.config_file.empty()) {
-    base = input_or_throw(config::load_yaml(command.config_file));
-  } else if (!trained.empty()) {
+  auto base = input_or_throw(load_config(command));
+  if (command.config_file.empty() && !trained.empty()) {
     base = input_or_throw(trained_base(trained, command));
   }
   const auto node = input_or_throw(
@@ -282,7 +296,7 @@ int run_own(
   own.events = sitting.events.get();
   int code = 0;
   {
-    const train::Monitor monitor(*sitting.events, kResourcePeriod, -1);
+    const train::Monitor monitor(*sitting.events, kResourcePeriod, "");
     code = prepared.run(own);
   }
   sitting.events->write(wire::Exit{code, 0, ""});
@@ -321,7 +335,11 @@ int train_recipe(const Command& command, Sitting& sitting) {
   set_threads(environment);
   train::install_caching_allocator();
   train::join_freed_memory(device);
-  train::install_stop_signals();
+  // The loop alone looks for them; whatever else runs ends as any program does,
+  // for what it writes has its name only when it is whole.
+  if (command.verb == "train" && !prepared.run) {
+    train::install_stop_signals();
+  }
   train::apply_precision(device, prepared.trainer.precision);
 
   train::Group group(
@@ -336,7 +354,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
     train::use_own_stream(device);
   }
   train::Context context{&group.communicator(), device, prepared.trainer};
-  context.sharers = memory_sharers(device, environment);
+  context.sharers = memory_sharers(device, environment, group.communicator());
   context.training = command.verb == "train";
   if (const auto own = prepared.verbs.find(command.verb);
       own != prepared.verbs.end()) {
@@ -382,7 +400,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
     const train::Monitor monitor(
         *sitting.events,
         kResourcePeriod,
-        device.is_cuda() ? device.index() : -1);
+        device.is_cuda() ? collective::gpu_address(device.index()) : "");
     result = train::run_loop(*recipe, context, options);
   }
   const int code = result.stopped ? 128 + train::stop_signal() : 0;

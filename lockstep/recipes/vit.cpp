@@ -98,9 +98,19 @@ class VitRecipe : public train::Recipe {
       }
       return output;
     } catch (const std::exception& failure) {
-      // Ranks that hold parts wait for this one: no time for trials.
-      if (!train::is_out_of_memory(failure) || trainer_.strategy().shards()) {
+      if (!train::is_out_of_memory(failure)) {
         throw;
+      }
+      // Ranks that hold parts wait for this one: no time for trials.
+      if (trainer_.strategy().shards()) {
+        throw train::TrainError(
+            train::kBadInput,
+            fmt::format(
+                "data.batch_size={} ran out of memory on rank {}; "
+                "data.batch_size=auto finds what fits, a larger "
+                "trainer.accumulate or trainer.recompute=block needs less",
+                config_.data.batch_size,
+                context_.rank()));
       }
     }
     // Outside of the handler: the exception held on to memory.
@@ -250,6 +260,11 @@ train::BatchTrial VitRecipe::batch_trial() {
   trial.image_bytes = static_cast<double>(
       options.channels * options.image_size * options.image_size * 4);
   trial.estimate = trial.image_bytes + floats * 4;
+  if (VitStep::fits(options, context_) && !pixels()) {
+    // Images of a folder come as floats and are moved to where a step reads.
+    const bool moved = config_.crop_padding > 0 || config_.flip;
+    trial.device_bytes = trial.image_bytes * (moved ? 2 : 1);
+  }
   return trial;
 }
 

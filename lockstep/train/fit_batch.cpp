@@ -78,6 +78,9 @@ std::function<void(int64_t)> on_own_thread(
   };
 }
 
+constexpr int kMostTrials = 16;
+constexpr int kFewTrials = 3;
+
 class Fitting {
  public:
   Fitting(
@@ -100,6 +103,10 @@ class Fitting {
       options_.sample_bytes =
           trial.image_bytes *
           (kAhead + static_cast<double>(context.trainer.accumulate - 1));
+    } else {
+      // A room for each batch of an accumulated step.
+      options_.sample_bytes =
+          trial.device_bytes * static_cast<double>(context.trainer.accumulate);
     }
   }
 
@@ -109,9 +116,17 @@ class Fitting {
       trial_.set_recompute(mode);
     }
   }
-  BatchFit largest(int64_t most) {
+  // `modes_left` may be asked after this one: all share one number of trials,
+  // and each has a few.
+  BatchFit largest(int64_t most, size_t modes_left = 0) {
     options_.most = most;
-    return find_batch(run_, *meter_, group_, options_);
+    options_.max_trials = std::max(
+        kFewTrials,
+        kMostTrials - trials_ - kFewTrials * static_cast<int>(modes_left));
+    auto fit = find_batch(run_, *meter_, group_, options_);
+    trials_ += fit.trials;
+    fit.trials = trials_;
+    return fit;
   }
   // By the recipe's rough word; equal on all ranks.
   bool comes_near(int64_t batch) {
@@ -178,6 +193,7 @@ class Fitting {
   std::function<void(int64_t)> run_;
   std::unique_ptr<MemoryMeter> meter_;
   BatchSearchOptions options_;
+  int trials_ = 0;
   Recompute mode_ = Recompute::kNone;
 };
 
@@ -198,10 +214,13 @@ search(DataConfig& data, const Context& context, const BatchTrial& trial) {
   const int64_t most =
       data.batch_cap > 0 ? std::min(data.batch_cap, trial.shard) : trial.shard;
   BatchFit best;
+  int trials = 0;
   Recompute chosen = modes.front();
+  size_t left = modes.size();
   for (const Recompute mode : modes) {
     fitting.use(mode);
-    const auto fit = fitting.largest(most);
+    const auto fit = fitting.largest(most, --left);
+    trials = fit.trials;
     if (fit.batch > best.batch || mode == modes.front()) {
       best = fit;
       chosen = mode;
@@ -210,6 +229,7 @@ search(DataConfig& data, const Context& context, const BatchTrial& trial) {
       break;
     }
   }
+  best.trials = trials;  // of all modes
   fitting.use(chosen);
   if (best.batch == 0) {
     throw fitting.refusal(1, best);
@@ -232,9 +252,11 @@ fit_batch(DataConfig& data, const Context& context, const BatchTrial& trial) {
     return {modes_of(context).front(), ""};
   }
   BatchFit fit;
-  for (const Recompute mode : modes_of(context)) {
+  const auto modes = modes_of(context);
+  size_t left = modes.size();
+  for (const Recompute mode : modes) {
     fitting.use(mode);
-    fit = fitting.largest(data.batch_size);
+    fit = fitting.largest(data.batch_size, --left);
     if (fit.batch == data.batch_size) {
       fitting.say(fit);
       return fitting.fitted(fit);

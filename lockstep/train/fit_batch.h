@@ -25,6 +25,7 @@ struct BatchTrial {
   std::vector<at::Tensor> buffers{};  // that a forward changes (BatchNorm)
   int64_t shard = 0;                  // samples of a rank: no batch is larger
   double image_bytes = 0;             // of a sample in the loader
+  double device_bytes = 0;  // of a sample on a GPU beside what run() takes
   // Roughly what a sample takes in backward. A fixed batch is tried only when
   // this says that it comes near the limit.
   double estimate = 0;

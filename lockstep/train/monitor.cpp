@@ -2,12 +2,32 @@
 
 #include "lockstep/os/clock.h"
 #include "lockstep/os/host.h"
+#include "lockstep/os/nvml.h"
 #include "lockstep/record/event_log.h"
 
 namespace lockstep::train {
+namespace {
 
-Monitor::Monitor(record::EventWriter& events, Duration period, int gpu)
-    : events_(events), thread_([this, period, gpu] { run(period, gpu); }) {}
+// Among NVML's GPUs; -1: none of them.
+int index_of(const std::string& gpu) {
+  const auto gpus =
+      gpu.empty() ? std::vector<os::GpuLook>() : os::look_at_gpus();
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    if (os::is_same_gpu(gpus[i].address, gpu)) {
+      return static_cast<int>(i);
+    }
+  }
+  return gpus.size() == 1 ? 0 : -1;
+}
+
+}  // namespace
+
+Monitor::Monitor(
+    record::EventWriter& events,
+    Duration period,
+    const std::string& gpu)
+    : events_(events),
+      thread_([this, period, gpu] { run(period, index_of(gpu)); }) {}
 
 Monitor::~Monitor() {
   {

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "lockstep/base/units.h"
@@ -17,12 +18,13 @@ namespace lockstep::train {
 
 class Monitor {
  public:
-  // `gpu`: the device this rank computes on, or -1.
-  Monitor(record::EventWriter& events, Duration period, int gpu);
+  // `gpu`: the address on the bus of the GPU this rank computes on; empty: none
+  // whose address is known.
+  Monitor(record::EventWriter& events, Duration period, const std::string& gpu);
   ~Monitor();  // writes one last sample
 
  private:
-  void run(Duration period, int gpu);
+  void run(Duration period, int gpu);  // NVML's number, or -1
   record::EventWriter& events_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -227,6 +227,14 @@ WeightsReport load_weights(
     const parallel::NamedTensors& tensors,
     const WeightsOptions& options) {
   const at::NoGradGuard no_grad;
+  if (std::error_code absent; std::filesystem::is_directory(path, absent)) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "{} is a folder of shards; weights are one file: train with "
+            "trainer.checkpoint_format=full, or merge it",
+            path.string()));
+  }
   const auto file = record::SafetensorsFile::open(path);
   if (!file) {
     throw TrainError(kBadInput, file.error().to_string());
