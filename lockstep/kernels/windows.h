@@ -25,7 +25,8 @@ struct Windows {
 
   int64_t rows() const { return images * (height / 2) * (width / 2); }
 };
-bool windows_fit(int64_t channels);
+// Whether cuda:: takes so many.
+bool windows_fit(int64_t rows, int64_t channels);
 
 namespace cpu {
 void unfold(const Windows& w);

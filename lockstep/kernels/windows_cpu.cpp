@@ -5,8 +5,9 @@
 
 namespace lockstep::kernels {
 
-bool windows_fit(int64_t channels) {
-  return channels == 1 || channels == 3;
+bool windows_fit(int64_t rows, int64_t channels) {
+  return (channels == 1 || channels == 3) &&
+         rows * 16 * channels < (int64_t{1} << 31);
 }
 
 namespace cpu {

@@ -66,8 +66,8 @@ bool by_matrix(const at::Tensor& small) {
 }
 
 // Images on a GPU in bf16: too few channels for cuDNN.
-bool by_windows(const at::Tensor& x, int64_t channels) {
-  return x.is_cuda() && in_bf16(x) && kernels::windows_fit(channels);
+bool by_windows(const at::Tensor& x, int64_t windows, int64_t channels) {
+  return x.is_cuda() && in_bf16(x) && kernels::windows_fit(windows, channels);
 }
 
 // The named forms, not at::convolution: autocast knows only these.
@@ -121,7 +121,8 @@ Halve::Halve(int64_t in, int64_t out)
 
 at::Tensor Halve::forward(const at::Tensor& x) {
   const bool even = x.size(2) % 2 == 0 && x.size(3) % 2 == 0;
-  if (even && by_windows(x, x.size(1))) {
+  const int64_t windows = x.size(0) * (x.size(2) / 2) * (x.size(3) / 2);
+  if (even && by_windows(x, windows, x.size(1))) {
     return at::mm(unfold_windows(as_autocast(x)), as_matrix(weight_).t())
         .view({x.size(0), x.size(2) / 2, x.size(3) / 2, weight_.size(0)})
         .permute({0, 3, 1, 2});
@@ -139,7 +140,8 @@ at::Tensor Double::forward(const at::Tensor& x) {
   if (by_matrix(x)) {
     return MatrixGradient::apply(as_autocast(x), as_autocast(weight_), true);
   }
-  if (by_windows(x, weight_.size(1))) {
+  const int64_t windows = x.size(0) * x.size(2) * x.size(3);
+  if (by_windows(x, windows, weight_.size(1))) {
     const auto rows = x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)});
     return fold_windows(
         at::mm(rows, as_matrix(weight_)),

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
+#include "lockstep/models/sink.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -79,9 +81,6 @@ class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
       const at::Tensor& weight,
       const at::Tensor& bias) {
     context->save_for_backward({x, weight});
-    context->saved_data["x"] = x.requires_grad();
-    context->saved_data["weight"] = weight.requires_grad();
-    context->saved_data["bias"] = bias.requires_grad();
     return convolves(x) ? convolution(x, weight, bias)
                         : product(x, weight, bias);
   }
@@ -96,13 +95,19 @@ class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
     at::Tensor for_x;
     at::Tensor for_weight;
     at::Tensor for_bias;
-    if (context->saved_data["x"].toBool()) {
+    if (context->needs_input_grad(0)) {
       for_x = gradient_of_input(gradient, x, weight);
     }
-    if (context->saved_data["weight"].toBool()) {
-      for_weight = at::mm(as_rows(gradient).t(), as_rows(x));
+    if (context->needs_input_grad(1)) {
+      const auto rows = as_rows(gradient).t();
+      if (Sink::takes(weight)) {  // the product adds to its bucket
+        auto sum = weight.grad();
+        sum.addmm_(rows, as_rows(x));
+      } else {
+        for_weight = at::mm(rows, as_rows(x));
+      }
     }
-    if (context->saved_data["bias"].toBool()) {
+    if (context->needs_input_grad(2)) {
       for_bias = as_rows(gradient).sum(0);
     }
     return {for_x, for_weight, for_bias};

@@ -14,12 +14,18 @@ class Sink {
  public:
   explicit Sink(const at::Tensor& parameter, at::ScalarType type = at::kFloat)
       : parameter_(parameter) {
-    const auto& grad = parameter.grad();
-    direct_ = grad.defined() && grad.scalar_type() == type &&
-              grad.strides() == parameter.strides() &&
-              grad.is_non_overlapping_and_dense();
-    sum_ = direct_ ? grad
+    direct_ = takes(parameter, type);
+    sum_ = direct_ ? parameter.grad()
                    : at::zeros_like(parameter, parameter.options().dtype(type));
+  }
+  // Whether .grad is there and is what a sink would add to.
+  static bool takes(
+      const at::Tensor& parameter,
+      at::ScalarType type = at::kFloat) {
+    const auto& grad = parameter.grad();
+    return grad.defined() && grad.scalar_type() == type &&
+           grad.strides() == parameter.strides() &&
+           grad.is_non_overlapping_and_dense();
   }
   float* data() const { return sum_.data_ptr<float>(); }
   // What to add to, with the parameter's layout.

@@ -11,6 +11,7 @@
 #include "lockstep/base/nearest.h"
 #include "lockstep/kernels/attention.h"
 #include "lockstep/models/linear.h"
+#include "lockstep/models/packed_attention.h"
 
 namespace lockstep::models {
 namespace {
@@ -121,8 +122,11 @@ at::Tensor VitBlock::attend(const at::Tensor& tokens) {
   const int64_t batch = tokens.size(0);
   const int64_t length = tokens.size(1);
   const int64_t dim = tokens.size(2);
-  const auto qkv = token_linear(qkv_, norm1_(tokens))
-                       .view({batch, length, 3, heads_, dim / heads_})
+  const auto packed = token_linear(qkv_, norm1_(tokens));
+  if (packed_attention_fits(packed)) {
+    return tokens + token_linear(proj_, packed_attention(packed, heads_));
+  }
+  const auto qkv = packed.view({batch, length, 3, heads_, dim / heads_})
                        .permute({2, 0, 3, 1, 4})
                        .unbind(0);
   const auto attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
