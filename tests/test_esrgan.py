@@ -286,6 +286,17 @@ def test_upscale_replaces_none_of_its_images(tmp_path, run):
     }
 
 
+def test_upscale_of_a_folder_again_makes_the_same(tmp_path, run):
+    images = tmp_path / "images"
+    picture(images / "a.png", 3, (3, 4))
+    words = ["esrgan", "upscale", f"image={images}", "trainer.device=cpu",
+             f"checkpoint={run / 'checkpoints' / 'best.safetensors'}"]
+    for _ in range(2):
+        trained(*words)
+        sizes = {path.name: Image.open(path).size for path in images.iterdir()}
+        assert sizes == {"a.png": (3, 4), "a-x4.png": (12, 16)}
+
+
 def generator_file(path, blocks, filters=8):
     """A generator whose blocks matter, under the plain names."""
     torch.manual_seed(1)
@@ -328,6 +339,20 @@ def test_tiles_have_no_seams(tmp_path, blocks):
         wanted = (model(low) * deviation + mean).clamp(0, 1) * 255
     apart = numpy.abs(wanted[0].permute(1, 2, 0).numpy() - found[0])
     assert apart.max() < 0.51
+
+
+def test_narrow_tiles_have_no_seams(tmp_path):
+    """65 pixels in tiles of 32 are parts of 21 and 22, narrower than two ramps."""
+    checkpoint = tmp_path / "generator.safetensors"
+    generator_file(checkpoint, 4)
+    image = tmp_path / "image.png"
+    Image.fromarray(numpy.full((65, 65, 3), 230, numpy.uint8)).save(image)
+    found = []
+    for tile in (0, 32):
+        out = tmp_path / str(tile)
+        upscaled(image, checkpoint, out, f"tile={tile}")
+        found.append(numpy.asarray(Image.open(out / "image-x4.png")).astype(int))
+    assert numpy.abs(found[0] - found[1]).max() <= 1
 
 
 def test_upscale_bad_input(tmp_path, run, folder):

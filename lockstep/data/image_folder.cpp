@@ -228,7 +228,12 @@ open_image_folder(const std::string& root, bool train, int64_t limit) {
             skipped.first));
   }
   if (limit > 0 && entries.size() > static_cast<size_t>(limit)) {
-    entries.resize(static_cast<size_t>(limit));
+    // They lie class by class: evenly over all, so that every class has some.
+    std::vector<Entry> kept;
+    for (size_t i = 0, wanted = static_cast<size_t>(limit); i < wanted; ++i) {
+      kept.push_back(entries[i * entries.size() / wanted]);
+    }
+    entries = std::move(kept);
   }
   return std::make_unique<ImageFolder>(std::move(entries), std::move(classes));
 }

@@ -276,6 +276,9 @@ Result<CollocationCount> collocate_granule(
     }
   }
   count.near = pixels.size();
+  if (count.profiles == 0) {
+    return count;  // its track may come later: a file would say that it is done
+  }
   std::vector<Hdf5Column> columns;
   std::vector<char> whole(pixels.size(), 1);
   for (int band = 1; band <= kBands; ++band) {

@@ -3,8 +3,9 @@
 // Satellite granules on disk into rows to learn from: CALIPSO profiles (.hdf)
 // and VIIRS pixels (.nc) that lie within a few kilometres, the sixteen bands as
 // features, the phase of the cloud as label; values that are fill are dropped.
-// Each VIIRS granule gives one .h5 file, whole or not there: a second call goes
-// on with those that are missing. Many threads and ranks may share the list.
+// Each VIIRS granule that a profile falls into gives one .h5 file, whole or not
+// there: a second call goes on with those that are missing. Many threads and
+// ranks may share the list.
 
 #include <cstdint>
 #include <string>

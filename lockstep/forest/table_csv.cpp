@@ -19,15 +19,28 @@ Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
+// A bare NA or nan is missing where labels are words, too; a class of that name
+// stands in quotes, as R and others write it.
+std::string_view known(std::string_view cell) {
+  const bool may_be = cell.size() == 2 || cell.size() == 3;
+  const std::string word = may_be ? lower(cell) : "";
+  return word == "na" || word == "nan" ? std::string_view() : cell;
+}
+
 // The cells of a line that has quotes, as RFC 4180 has them: commas inside, and
 // a doubled quote for one. False when a quote is not closed or text follows it.
-bool split_quoted(std::string_view line, std::vector<std::string>& cells) {
+// Of a row bare NA is missing; of a header it is a name.
+bool split_quoted(
+    std::string_view line,
+    std::vector<std::string>& cells,
+    bool is_row = true) {
   cells.clear();
   for (size_t at = 0; at <= line.size(); ++at) {
     const size_t begin = line.find_first_not_of(" \t", at);
     if (begin == std::string_view::npos || line[begin] != '"') {
       const size_t end = std::min(line.find(',', at), line.size());
-      cells.emplace_back(trim(line.substr(at, end - at)));
+      const auto cell = trim(line.substr(at, end - at));
+      cells.emplace_back(is_row ? known(cell) : cell);
       at = end;
       continue;
     }
@@ -137,7 +150,7 @@ class Csv : public TableFile {
       return bad(fmt::format("{}: no header line", path_.string()));
     }
     body_ = at;
-    if (!split_quoted(line, columns_)) {
+    if (!split_quoted(line, columns_, /*is_row=*/false)) {
       return bad_quotes(fmt::format("{}:1", path_.string()));
     }
     LOCKSTEP_TRY(check_names(fmt::format("{}:1", path_.string()), columns_));
@@ -224,8 +237,12 @@ class Csv : public TableFile {
         return bad_width(row, column);
       }
       const size_t end = std::min(line.find(',', from), line.size());
-      LOCKSTEP_TRY(
-          take_cell(trim(line.substr(from, end - from)), column, row, block));
+      const auto cell = trim(line.substr(from, end - from));
+      LOCKSTEP_TRY(take_cell(
+          uses_[column] == Use::kLabel ? known(cell) : cell,
+          column,
+          row,
+          block));
       from = end + 1;
     }
     return from <= line.size() ? bad_width(row, columns_.size() + 1)

@@ -66,6 +66,18 @@ TEST_F(TableTest, CsvGivesFeaturesAndLabels) {
   EXPECT_EQ(last->features[0], 4);
 }
 
+TEST_F(TableTest, BareNaIsMissingAmongWordsAndQuotedNaIsAWord) {
+  const auto path =
+      write("a.csv", "NA,label\n1,cat\n2,NA\n3,\"NA\"\n\"4\",nan\n5,dog\n");
+  auto table = open_table(path, {});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_EQ((*table)->features(), (std::vector<std::string>{"NA"}));
+  const auto block = (*table)->read(0, 10);
+  ASSERT_TRUE(block) << block.error().to_string();
+  EXPECT_EQ(
+      block->texts, (std::vector<std::string>{"cat", "", "NA", "", "dog"}));
+}
+
 TEST_F(TableTest, CsvOfASpreadsheetIsRead) {
   const auto path = write(
       "a.csv",

@@ -38,16 +38,23 @@ data::TolerantOptions tolerated(const EsrganConfig& config) {
   return options;
 }
 
+// What is trained on; a test has no need of it.
+std::shared_ptr<data::Dataset> open_images(
+    const EsrganConfig& config,
+    const train::Context& context) {
+  return context.training
+             ? open_split(
+                   source(config), config.trainer, true, tolerated(config))
+             : open_held_out(
+                   held_out_source(config), config.trainer, tolerated(config));
+}
+
 class EsrganRecipe : public train::Recipe {
  public:
   EsrganRecipe(const EsrganConfig& config, const train::Context& context)
       : config_(config),
         context_(context),
-        training_(open_split(
-            source(config),
-            config.trainer,
-            true,
-            tolerated(config))),
+        training_(open_images(config, context)),
         pair_(
             {.channels = training_->channels(),
              .residual_blocks = config.model.residual_blocks,
@@ -55,12 +62,14 @@ class EsrganRecipe : public train::Recipe {
             config.losses,
             config.optim,
             context),
-        loader_(training_, sized(*training_, config.data.batch_size)) {
+        loader_(
+            training_,
+            sized(*training_, context.training ? config.data.batch_size : 1)) {
     if (config.validation_samples > 0) {
       held_out_ = open_held_out(
           held_out_source(config), config.trainer, tolerated(config));
     }
-    if (!config.model.vgg.empty()) {
+    if (context.training && !config.model.vgg.empty()) {
       pair_.load_vgg(config.model.vgg);
     } else if (context.training && context.rank() == 0) {
       log_warning(
@@ -320,6 +329,15 @@ Entry esrgan_entry() {
                 "esrgan: tile={}; accepted: 0 (whole images), {} and more",
                 config.tile,
                 kLeastTile));
+      }
+      if (config.data.image_size != train::DataConfig().image_size) {
+        throw std::invalid_argument(
+            fmt::format(
+                "esrgan: data.image_size={} has no use; hr_height={} and "
+                "hr_width={} say how large the images are",
+                config.data.image_size,
+                config.hr_height,
+                config.hr_width));
       }
       refuse_extras(config.trainer, config.data, "esrgan");
     };

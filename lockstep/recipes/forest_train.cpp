@@ -296,13 +296,25 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
         out_of_bag_score(
             predictor, set.table, set.forest.target, options, group));
   }
-  const auto tested = test_score(config, set.forest, options.threads, group);
+  metrics["read_seconds"] = read - began;
+  metrics["fit_seconds"] = grown - read;
+  std::optional<forest::Score> tested;
+  try {
+    tested = test_score(config, set.forest, options.threads, group);
+  } catch (const train::TrainError&) {
+    // A cell of data.test: what was grown and measured is not lost with it.
+    run.events->write(wire::Metric{options.trees, 0, metrics});
+    if (leader) {
+      print_metrics(metrics);
+      std::printf("model: %s\n", model.c_str());
+      std::fflush(stdout);
+    }
+    throw;
+  }
   if (tested) {
     note("test", *tested);
     metrics["predict_seconds"] = tested->seconds;
   }
-  metrics["read_seconds"] = read - began;
-  metrics["fit_seconds"] = grown - read;
   train::Recorder recorder(run.directory, leader, 0);
   recorder.metrics(options.trees, 0, metrics);
   recorder.flush();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "lockstep/base/log.h"
@@ -18,6 +19,7 @@
 #include "lockstep/record/png.h"
 #include "lockstep/train/checkpoint_reader.h"
 #include "lockstep/train/error.h"
+#include "lockstep/train/memory.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/weights.h"
 
@@ -29,6 +31,8 @@ namespace fs = std::filesystem;
 using models::kUpscale;
 using train::kBadInput;
 using train::TrainError;
+
+constexpr std::string_view kResult = "-x4";  // ends the names of results
 
 // One axis of the tiles: [begin, end) is a tile's own, [from, to) is computed.
 struct Span {
@@ -44,6 +48,8 @@ struct Span {
 std::vector<Span>
 cut(int64_t length, int64_t tile, int64_t margin, int64_t feather) {
   const int64_t count = tile == 0 ? 1 : (length + tile - 1) / tile;
+  // The ramps of a part's two borders do not meet.
+  feather = std::min(feather, length / count / 2);
   std::vector<Span> spans;
   for (int64_t i = 0; i < count; ++i) {
     Span span;
@@ -135,6 +141,36 @@ Loaded load_generator(const std::string& path, const train::Context& context) {
   return loaded;
 }
 
+data::RawImage decoded(const std::string& path) {
+  data::RawImage image;
+  data::decode_image(data::read_file(path), path, image);
+  return image;
+}
+
+// "a-x4.png" beside an "a.png" or "a.jpg" of a quarter of its size: what an
+// earlier call made. `sources`: files by their names without endings.
+bool is_result(
+    const fs::path& path,
+    const std::map<std::string, std::string>& sources) {
+  const std::string stem = path.stem().string();
+  if (path.extension() != ".png" || !stem.ends_with(kResult)) {
+    return false;
+  }
+  const auto source =
+      sources.find(stem.substr(0, stem.size() - kResult.size()));
+  if (source == sources.end()) {
+    return false;
+  }
+  try {
+    const auto small = decoded(source->second);
+    const auto large = decoded(path.string());
+    return large.width == kUpscale * small.width &&
+           large.height == kUpscale * small.height;
+  } catch (const data::DataError&) {
+    return false;  // told when its turn comes
+  }
+}
+
 std::vector<std::string> images_of(const std::string& image) {
   if (image.empty()) {
     throw TrainError(
@@ -150,6 +186,12 @@ std::vector<std::string> images_of(const std::string& image) {
       files.push_back(entry.path().string());
     }
   }
+  std::map<std::string, std::string> sources;
+  for (const fs::path file : files) {
+    sources.emplace(file.stem().string(), file.string());
+  }
+  std::erase_if(
+      files, [&](const fs::path& file) { return is_result(file, sources); });
   std::ranges::sort(files);
   if (files.empty()) {
     throw TrainError(
@@ -160,8 +202,7 @@ std::vector<std::string> images_of(const std::string& image) {
 
 // [1, channels, h, w], normalised.
 at::Tensor read_image(const std::string& path, int64_t channels) {
-  data::RawImage image;
-  data::decode_image(data::read_file(path), path, image);
+  const data::RawImage image = decoded(path);
   auto pixels = at::from_blob(
                     const_cast<uint8_t*>(image.pixels.data()),
                     {1, image.height, image.width, image.channels},
@@ -295,8 +336,26 @@ int upscale_images(const UpscaleJob& job, const train::Context& context) {
       all_made = false;
       continue;
     }
-    const auto made =
-        to_pixels(upscale(*loaded.generator, low, job.tile, context));
+    at::Tensor made;
+    try {
+      made = to_pixels(upscale(*loaded.generator, low, job.tile, context));
+    } catch (const std::exception& failure) {
+      if (!train::is_out_of_memory(failure)) {
+        throw;
+      }
+    }
+    if (!made.defined()) {
+      log_error(
+          fmt::format(
+              "{}: {} x {} pixels do not fit into memory at once; {} works on "
+              "parts",
+              tasks[i].from.string(),
+              low.size(3),
+              low.size(2),
+              job.tile == 0 ? "tile=256" : "a smaller tile"));
+      all_made = false;
+      continue;
+    }
     write_image(made, tasks[i].to);
   }
   return all_made ? 0 : train::kFailed;
