@@ -67,6 +67,7 @@ from trainer import (
         (["dcgan", "trainer.max_epochs=0"], ["max_epochs", "never end"]),
         (["dcgan", "trainer.devices=4"], ["trainer.devices=4", "started 1"]),
         (["dcgan", "trainer.device=cuda"], ["trainer.device=cuda"]),
+        (["esrgan", "data.image_size=256"], ["data.image_size=256", "hr_height"]),
         (["vit", "test"], ["checkpoint="]),
         (["vit", "--config"], ["--config needs a file"]),
         (["vit", "--config", "absent.yaml"], ["absent.yaml"]),
@@ -90,11 +91,23 @@ def test_a_config_file_is_named_with_its_line(tmp_path):
     refused(train("dcgan", "--config", file), f"{file}:")
 
 
+def test_the_job_of_a_run_of_its_own_is_a_configuration(tmp_path):
+    done = train(*VIT, "trainer.max_steps=1", f"out={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    job = tmp_path / "run" / "job.yaml"
+    again = train(VIT[0], "--config", job, "--print-config")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines() == job.read_text().splitlines()[1:]
+    refused(train("dcgan", "--config", job), f"{job}:1", "'vit'", "'dcgan'")
+
+
 @pytest.mark.parametrize(
     "environment, parts",
     [
         ({"RANK": 5, "WORLD_SIZE": 2}, ["RANK=5", "WORLD_SIZE=2"]),
         ({"RANK": 0}, ["RANK", "WORLD_SIZE"]),
+        ({"WORLD_SIZE": 2}, ["WORLD_SIZE=2", "not RANK"]),
+        ({"RANK": "", "WORLD_SIZE": 2}, ["RANK is empty"]),
         ({"RANK": "one", "WORLD_SIZE": 2}, ["RANK='one'", "whole number"]),
         ({"RANK": 0, "WORLD_SIZE": 2}, ["MASTER_ADDR"]),
         (
@@ -114,6 +127,13 @@ def test_more_ranks_than_the_configuration_asks_for(tmp_path):
     with Ranks(tmp_path, [*VIT, "trainer=single"]) as ranks:
         assert ranks.wait(30) == [2, 2]
         assert "trainer.strategy=ddp" in ranks.output(1)
+
+
+def test_nodes_alone_leave_the_rest_to_the_launcher(tmp_path):
+    """As `--help` says of both keys: 0 is "as started"."""
+    for key in ("trainer.num_nodes=2", "trainer.devices=2"):
+        with Ranks(tmp_path, [*VIT, key, "--print-config"]) as ranks:
+            assert ranks.wait(30) == [0, 0], ranks.output(0)
 
 
 def test_a_global_batch_that_does_not_divide(tmp_path):

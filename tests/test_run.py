@@ -305,6 +305,27 @@ def test_mistyped_key_has_its_line(control):
     assert "job.yaml:3" in result.stderr and "envs" in result.stderr
 
 
+def test_a_program_where_a_job_file_belongs_is_told_how(control):
+    control.script("train.py", "import os\nprint(os.getpid())\n")
+    for words in (["train.py"], ["train.py", "--lr", "1"]):
+        result = control.call("run", *words)
+        assert result.returncode == 2
+        assert "lockstep run -- " in result.stderr, result.stderr
+    assert not control.runs()
+
+
+def test_what_the_trainer_refuses_has_its_place(control):
+    control.script("job.yaml", "name: x\ntrain:\n  seed: 1\n  recipe: dcgna\n")
+    result = control.call("run", "job.yaml", "--dry-run")
+    assert result.returncode == 2
+    assert "job.yaml:4: unknown recipe 'dcgna'" in result.stderr
+    control.script(
+        "job.yaml", "name: x\ntrain:\n  recipe: dcgan\n  data: {image_size: 48}\n")
+    result = control.call("run", "job.yaml", "--dry-run")
+    assert result.returncode == 2
+    assert "job.yaml:3: dcgan: image_size 48" in result.stderr
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
@@ -544,6 +565,8 @@ def test_stop_logs_and_ps(control):
     assert listed[0]["state"] == "stopped" and listed[0]["exit_code"] == 130
     again = control.call("stop", "last")
     assert again.returncode == 0 and "not running" in again.stderr
+    told = json.loads(control.call("stop", "last", "--output", "json").stdout)
+    assert told == {"id": run.path.name, "state": "stopped", "exit_code": 130}
     report = json.loads(control.call("report", "last", "--output", "json").stdout)
     assert report["state"] == "stopped"
     assert control.call("logs", "last", "--rank", "9").returncode == 2

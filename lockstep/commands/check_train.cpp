@@ -94,7 +94,7 @@ void put_place(std::string& text, const Node& node, const std::string& key) {
   for (const std::string& head : heads) {
     replace_all(
         text,
-        fmt::format("command line '{}{}'", head, node.text()),
+        fmt::format("command line '{}{}'", head, launch::trainer_value(node)),
         node.place().to_string());
   }
 }
@@ -102,8 +102,14 @@ void put_place(std::string& text, const Node& node, const std::string& key) {
 }  // namespace
 
 std::string with_places(std::string text, const Node& train) {
+  const std::string said = text;
   put_place(text, train, "");
-  return text;
+  const Node* recipe = train.find("recipe");
+  const bool of_recipe =
+      recipe != nullptr && text.starts_with("unknown recipe");
+  const config::Place& place = of_recipe ? recipe->place() : train.place();
+  const bool placed = text != said || text.starts_with(place.source);
+  return placed || place.line == 0 ? text : place.to_string() + ": " + text;
 }
 
 Result<void>

@@ -86,10 +86,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   if (verb != &app) {
     std::ranges::move(accepted_options(app), std::back_inserter(accepted));
   }
+  // `lockstep run train.py --lr 1`: as other launchers take it.
+  const bool of_program = verb->get_name() == "run";
   return fmt::format(
-      "unknown option '{}'; {}",
+      "unknown option '{}'; {}{}",
       word,
-      suggest(word.substr(0, word.find('=')), accepted));
+      suggest(word.substr(0, word.find('=')), accepted),
+      of_program ? "; a program and its options come after '--': "
+                   "lockstep run -- PROGRAM ARGS..."
+                 : "");
 }
 
 void build(CLI::App& app, Context& context) {

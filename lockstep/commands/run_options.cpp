@@ -134,8 +134,16 @@ Result<Job> load(const RunOptions& options, const Context& context) {
                 "to run a program: lockstep run -- {}",
                 fmt::join(options.words, " ")));
   }
-  return launch::load_job(
+  auto job = launch::load_job(
       file, {options.words.begin() + 1, options.words.end()}, environment);
+  if (!job && !file.ends_with(".yaml") && !file.ends_with(".yml")) {
+    return std::move(job.error())
+        .with_fix(
+            fmt::format(
+                "to run a program: lockstep run -- {}",
+                fmt::join(options.words, " ")));
+  }
+  return job;
 }
 
 // One that is up takes the place of what the file would rent; hosts are named

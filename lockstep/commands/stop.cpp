@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/remote.h"
@@ -40,12 +41,33 @@ Result<void> stop_remote(
   }
 }
 
+// How it ended: what `report` says of it, in short.
+Result<void> print_end(
+    const Context& context,
+    const record::RunDirectory& run,
+    bool was_running) {
+  if (context.format() == OutputFormat::kJson) {
+    LOCKSTEP_ASSIGN(const auto state, state_of(run));
+    const nlohmann::json said = {
+        {"id", run.id()},
+        {"state", state.state},
+        {"exit_code", state.exit_code}};
+    fmt::print(
+        "{}\n",
+        said.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else if (was_running && context.format() != OutputFormat::kQuiet) {
+    fmt::print("{} stopped\n", run.id());
+  }
+  return {};
+}
+
 Result<int> stop(const StopOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
   LOCKSTEP_ASSIGN(const auto state, state_of(run));
   if (state.has_ended()) {
     fmt::print(stderr, "run {} is not running: {}\n", run.id(), state.state);
+    LOCKSTEP_TRY(print_end(context, run, false));
     return 0;
   }
   if (state.is_remote() || state.launcher == "slurm") {
@@ -54,14 +76,13 @@ Result<int> stop(const StopOptions& options, const Context& context) {
     LOCKSTEP_ASSIGN(const bool running, launch::signal_run(state, options.now));
     if (!running) {
       fmt::print(stderr, "run {} has ended\n", run.id());
+      LOCKSTEP_TRY(print_end(context, run, false));
       return 0;
     }
     tell(context, run);
     launch::wait_until_ended(state, os::Deadline::never());
   }
-  if (context.format() != OutputFormat::kQuiet) {
-    fmt::print("{} stopped\n", run.id());
-  }
+  LOCKSTEP_TRY(print_end(context, run, true));
   return 0;
 }
 

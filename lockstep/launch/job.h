@@ -90,6 +90,9 @@ Result<std::vector<std::string>> job_command(
     int generation,
     int rank = 0);
 
+// What stands behind key= there for a scalar or a list of the job's `train`.
+std::string trainer_value(const config::Node& node);
+
 // The keys that differ from their defaults, as YAML that load_job takes back;
 // values of secrets are never in it.
 std::string job_yaml(const Job& job);

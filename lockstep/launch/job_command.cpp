@@ -17,15 +17,8 @@ Result<void> flatten(
     case Node::Kind::kNull:
       return {};
     case Node::Kind::kScalar:
-      // Quotes in the file said "text": they must reach the trainer too.
-      arguments.push_back(
-          key + "=" +
-          (node.quoted() && node.text().starts_with('[')
-               ? config::quote_yaml(node.text())
-               : node.text()));
-      return {};
     case Node::Kind::kList:
-      arguments.push_back(key + "=" + config::to_flow_yaml(node));
+      arguments.push_back(key + "=" + trainer_value(node));
       return {};
     case Node::Kind::kMap:
       break;
@@ -84,6 +77,19 @@ role_command(const Node& run, int rank, const char* shell) {
 }
 
 }  // namespace
+
+// An override is YAML only where it begins as null, a list, a map or a quoted
+// text; quotes in the file that said "text" must then reach the trainer too.
+std::string trainer_value(const Node& node) {
+  if (node.kind() == Node::Kind::kList) {
+    return config::to_flow_yaml(node);
+  }
+  const std::string& text = node.text();
+  const bool special =
+      text == "null" || text == "~" ||
+      (!text.empty() && std::string_view("[{\"'").contains(text[0]));
+  return node.quoted() && special ? config::quote_yaml(text) : text;
+}
 
 bool is_trainer_group(std::string_view key) {
   return key == "data" || key == "trainer";

@@ -354,5 +354,22 @@ TEST(Signals, ParseByNameAndNumber) {
   EXPECT_FALSE(parse_signal("999").has_value());
 }
 
+// What a file says in quotes is a text for the trainer too.
+TEST_F(JobTest, QuotedTextsReachTheTrainerAsTexts) {
+  const auto job = load(
+      "train:\n  recipe: forest\n"
+      "  data: {train: '{a}.csv', label: 'null', test: plain.csv}\n");
+  ASSERT_TRUE(job) << job.error().to_string();
+  EXPECT_THAT(
+      arguments(*job),
+      ElementsAre(
+          "lockstep-train",
+          "forest",
+          "data.train=" + config::quote_yaml("{a}.csv"),
+          "data.label=" + config::quote_yaml("null"),
+          "data.test=plain.csv"));
+  EXPECT_NE(config::quote_yaml("null"), "null");
+}
+
 }  // namespace
 }  // namespace lockstep::launch
