@@ -85,7 +85,7 @@ def begun(leases):
 
 def test_ends_when_the_lease_is_over(begun):
     at = begun["plain"].wait()
-    assert at >= begun["plain"].first - 1  # whole seconds of two clocks
+    assert at >= begun["plain"].first - 0.5
 
 
 def test_a_renewed_lease_lasts_longer(begun):
@@ -103,7 +103,7 @@ def test_a_lease_that_is_not_ours_ends_the_machine(begun, name):
 
 def test_a_timer_that_is_killed_comes_back(begun):
     at = begun["killed"].wait()
-    assert at >= begun["killed"].first - 1  # whole seconds of two clocks
+    assert at >= begun["killed"].first - 0.5
 
 
 def test_the_key_is_there_once_and_the_folder_is_closed(begun):

@@ -16,14 +16,19 @@ using torch::autograd::variable_list;
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 constexpr int64_t kWindow = 16;
 
-at::Tensor unfold(const at::Tensor& given) {
-  const auto map = given.contiguous(kLast);
+k::Windows windows_of(const at::Tensor& map) {
   k::Windows w;
   w.images = map.size(0);
   w.height = map.size(2);
   w.width = map.size(3);
   w.channels = map.size(1);
   w.type = kernel_type(map);
+  return w;
+}
+
+at::Tensor unfold(const at::Tensor& given) {
+  const auto map = given.contiguous(kLast);
+  auto w = windows_of(map);
   auto rows = at::empty({w.rows(), kWindow * w.channels}, map.options());
   w.from = map.const_data_ptr();
   w.to = rows.data_ptr();
@@ -34,12 +39,7 @@ at::Tensor unfold(const at::Tensor& given) {
 at::Tensor fold(const at::Tensor& given, at::IntArrayRef sizes) {
   const auto rows = given.contiguous();
   auto map = at::empty(sizes, rows.options(), kLast);
-  k::Windows w;
-  w.images = map.size(0);
-  w.height = map.size(2);
-  w.width = map.size(3);
-  w.channels = map.size(1);
-  w.type = kernel_type(rows);
+  auto w = windows_of(map);
   w.from = rows.const_data_ptr();
   w.to = map.data_ptr();
   launch(rows, k::cpu::fold, k::cuda::fold, w);
