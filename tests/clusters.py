@@ -12,6 +12,9 @@ from testbed import command, wait_for
 from testbed_cloud import REGION
 
 
+OURS = [{"Name": "tag:lockstep:cluster", "Values": ["*"]}]
+
+
 class Site:
     """A cloud, its machines, and what the witness sees of them."""
 
@@ -46,6 +49,16 @@ class Site:
                 "</spotPriceHistorySet></r>",
             ),
         })
+
+    def clear(self):
+        """What a test that failed left behind: the next one counts what is there."""
+        live = [one["InstanceId"] for one in self.live()]
+        if live:
+            self.ec2.terminate_instances(InstanceIds=live)
+        for pair in self.ec2.describe_key_pairs(Filters=OURS)["KeyPairs"]:
+            self.ec2.delete_key_pair(KeyName=pair["KeyName"])
+        for group in self.ec2.describe_security_groups(Filters=OURS)["SecurityGroups"]:
+            self.ec2.delete_security_group(GroupId=group["GroupId"])
 
     def create_image(self, parameters):
         """moto fails over tags for the disk of an image: made by the witness."""

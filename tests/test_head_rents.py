@@ -77,9 +77,7 @@ def site(bed):
     bed.reset()
     bed.role.allow(POLICY)
     yield bed
-    live = [one["InstanceId"] for one in bed.live()]
-    if live:
-        bed.ec2.terminate_instances(InstanceIds=live)
+    bed.clear()
 
 
 @pytest.fixture

@@ -48,9 +48,7 @@ def laptop(bed, tmp_path):
     (config / "config.yaml").write_text(yaml.safe_dump({"prices": PRICES}))
     yield laptop
     laptop.end_all()
-    live = [one["InstanceId"] for one in bed.live()]
-    if live:
-        bed.ec2.terminate_instances(InstanceIds=live)
+    bed.clear()
 
 
 def job(laptop, steps=300, resources=None, train=None, optimise=None, **keys):

@@ -60,9 +60,7 @@ def laptop(site, tmp_path):
     (tmp_path / "work").mkdir()
     yield laptop
     laptop.end_all()
-    live = [one["InstanceId"] for one in site.live()]
-    if live:
-        site.ec2.terminate_instances(InstanceIds=live)
+    site.clear()
 
 
 def allow(site, policy):

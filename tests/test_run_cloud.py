@@ -33,9 +33,7 @@ def site(bed):
     yield bed
     bed.reset()
     bed.machines.mute = lambda one: False
-    live = [one["InstanceId"] for one in bed.live()]
-    if live:
-        bed.ec2.terminate_instances(InstanceIds=live)
+    bed.clear()
 
 
 @pytest.fixture

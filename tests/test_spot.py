@@ -38,9 +38,7 @@ def bed():
 def site(bed):
     bed.reset()
     yield bed
-    live = [one["InstanceId"] for one in bed.live()]
-    if live:
-        bed.ec2.terminate_instances(InstanceIds=live)
+    bed.clear()
 
 
 @pytest.fixture

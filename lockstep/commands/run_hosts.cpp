@@ -20,6 +20,7 @@
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/commands/run_plan.h"
 #include "lockstep/commands/uploader.h"
+#include "lockstep/fleet/budget.h"
 #include "lockstep/launch/agent_main.h"
 #include "lockstep/launch/head.h"
 #include "lockstep/launch/run_record.h"
@@ -505,9 +506,11 @@ std::optional<Bytes> affordable(const RunOrder& order, const Rented& rented) {
   }
   const Duration time =
       from_seconds(os::real_clock().unix_seconds() - rented.since);
-  const Duration billed = time + std::min<Duration>(kGivingBack, time / 10);
-  const auto most = launch::affordable(
-      order.priced.job, *price * (to_seconds(billed) / 3600), rented.terms);
+  // Machines of a moment cost their first minute all the same.
+  const Money spent =
+      fleet::billed(*price, time + std::min<Duration>(kGivingBack, time / 10));
+  const auto most =
+      launch::affordable(order.priced.job, spent, rented.terms);
   return most ? std::optional(std::max(*most, kLeast)) : most;
 }
 
