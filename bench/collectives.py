@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD", HERE.parent / "build"))
 SIZES = [4 << 10, 1 << 20, 25 << 20, 100 << 20]
 NAMES = {4 << 10: "4KB", 1 << 20: "1MB", 25 << 20: "25MB", 100 << 20: "100MB"}
 LINK_SIZE = 50 << 20
+ROUNDS = 5  # of the ring and Gloo
 LIMIT = 300  # seconds one part may take
 
 
@@ -128,14 +130,19 @@ class Bench:
             if mpi:
                 self.line(f"mpi/{name}", time, mpi[size]["us"], mpi[size]["us"] / time)
 
-    def ring(self, ranks, gloo):
-        ours = self.ours("ring", ranks)
+    def ring(self, ranks):
+        """In turns with Gloo: a machine of virtual processors has other speeds from
+        one second to the next, as they share a core or not."""
+        rounds = [(self.ours("ring", ranks), self.gloo(ranks)) for _ in range(ROUNDS)]
         for size in self.sizes:
-            time = ours[size]["ours_us"]
+            pairs = [(ours[size]["ours_us"], gloo[size]["us"]) for ours, gloo in rounds]
+            ratios = [peer / time for time, peer in pairs]
+            middle = statistics.median_low(ratios)
+            time, peer = pairs[ratios.index(middle)]
             required = 3 if size <= 1 << 20 else 1.1
-            name = f"gloo/ring_{ranks}x{NAMES[size]}"
-            peer = gloo[size]["us"]
-            self.line(name, time, peer, peer / time, required=required)
+            self.line(
+                f"gloo/ring_{ranks}x{NAMES[size]}", time, peer, middle, required=required
+            )
 
     def link(self):
         try:
@@ -222,7 +229,7 @@ def main():
         gloo = bench.gloo(ranks)
         bench.shared(ranks, gloo)
         if ranks == 2:
-            bench.ring(ranks, gloo)
+            bench.ring(ranks)
     bench.link()
     path = BUILD / "bench" / "collectives.json"
     path.parent.mkdir(parents=True, exist_ok=True)

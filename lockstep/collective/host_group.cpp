@@ -253,7 +253,7 @@ void HostGroup::connect_hosts(
   mesh_options.listener = listener.get();
   mesh_options.key = options_.key;
   mesh_options.purpose = "collective/" + options_.group + "/ring";
-  mesh_options.channels = 2;
+  mesh_options.channels = leaders.size() == 2 ? 3 : 2;
   mesh_options.deadline = deadline;
   for (const int rank : leaders) {
     mesh_options.addresses[rank] =
@@ -279,6 +279,10 @@ void HostGroup::connect_hosts(
     widen(*channels[1]);
     watcher_->add(rank, std::move(channels[0]));
     ring.peers[host] = std::move(channels[1]);
+    if (channels.size() > 2) {
+      widen(*channels[2]);
+      ring.back = std::move(channels[2]);
+    }
   }
   ring_ = std::make_unique<Ring>(std::move(ring));
 }

@@ -1,6 +1,8 @@
 #include "lockstep/collective/ring.h"
 
 #include <fmt/format.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -16,7 +18,10 @@ namespace lockstep::collective {
 namespace {
 
 constexpr size_t kDirectBytes = 64 << 10;  // sent by a host in all
-constexpr size_t kSegment = 256 << 10;     // of one system call
+constexpr size_t kSegment = 512 << 10;     // of one system call
+constexpr size_t kAhead = 256 << 10;       // sent before as much has come
+constexpr size_t kFastestLine = 12'500;    // bytes in a microsecond: 100 Gbit/s
+constexpr size_t kAnywhere = SIZE_MAX;
 constexpr double kSpinSeconds = 50e-6;
 constexpr Duration kReasonPatience = std::chrono::milliseconds(50);
 
@@ -112,30 +117,45 @@ void Ring::lose(int host) {
   fail({fmt::format("rank {} has left the group", rank), {rank}});
 }
 
-size_t Ring::send_some(int host, const std::byte* data, size_t bytes) {
-  const auto& peer = options_.peers[static_cast<size_t>(host)];
+Ring::Line Ring::line(int host) const {
+  return {host, options_.peers[static_cast<size_t>(host)]->descriptor()};
+}
+
+Ring::Line Ring::to_next() const {
+  const int next = (index_ + 1) % size_;
+  return options_.back != nullptr && next == 0
+             ? Line{next, options_.back->descriptor()}
+             : line(next);
+}
+
+Ring::Line Ring::from_previous() const {
+  const int previous = (index_ + size_ - 1) % size_;
+  return options_.back != nullptr && index_ == 0
+             ? Line{previous, options_.back->descriptor()}
+             : line(previous);
+}
+
+size_t Ring::send_some(Line line, const std::byte* data, size_t bytes) {
   const ssize_t sent =
-      ::send(peer->descriptor(), data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::send(line.descriptor, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) {
     return static_cast<size_t>(sent);
   }
   if (errno == EAGAIN || errno == EINTR) {
     return 0;
   }
-  lose(host);
+  lose(line.host);
 }
 
-size_t Ring::receive_some(int host, std::byte* data, size_t bytes) {
-  const auto& peer = options_.peers[static_cast<size_t>(host)];
-  const ssize_t received =
-      ::recv(peer->descriptor(), data, bytes, MSG_DONTWAIT);
+size_t Ring::receive_some(Line line, std::byte* data, size_t bytes) {
+  const ssize_t received = ::recv(line.descriptor, data, bytes, MSG_DONTWAIT);
   if (received > 0) {
     return static_cast<size_t>(received);
   }
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
     return 0;
   }
-  lose(host);
+  lose(line.host);
 }
 
 void Ring::check(const Header& header, int host) {
@@ -178,13 +198,14 @@ void Ring::exchange(std::byte* payload, size_t bytes) {
     for (int host = 0; host < size_; ++host) {
       const auto i = static_cast<size_t>(host);
       if (sent[i] < stride) {
-        const size_t now = send_some(host, message + sent[i], stride - sent[i]);
+        const size_t now =
+            send_some(line(host), message + sent[i], stride - sent[i]);
         sent[i] += now;
         moved = moved || now > 0;
       }
       if (received[i] < stride) {
         const size_t now = receive_some(
-            host,
+            line(host),
             scratch_.data() + stride * i + received[i],
             stride - received[i]);
         moved = moved || now > 0;
@@ -211,7 +232,7 @@ void Ring::exchange(std::byte* payload, size_t bytes) {
           (sent[i] < stride ? POLLOUT : 0) |
           (received[i] < stride ? POLLIN : 0));
       if (events != 0) {
-        set.push_back({options_.peers[i]->descriptor(), events, 0});
+        set.push_back({line(host).descriptor, events, 0});
       }
     }
     waiter.wait(set, [&] {
@@ -274,9 +295,23 @@ void Ring::meet_and_reduce(const Operation& operation, std::byte* data) {
   std::memcpy(data, output, bytes);
 }
 
-void Ring::pump(std::byte* data, const RingPlan& plan) {
-  const int next = (index_ + 1) % size_;
-  const int previous = (index_ + size_ - 1) % size_;
+// What is on its way waits in memory: more of it than the line itself holds
+// only leaves the caches before it is read. Between hosts of one machine that
+// is a third of the speed.
+size_t Ring::ahead_of_line() const {
+  tcp_info facts{};
+  socklen_t size = sizeof facts;
+  if (getsockopt(to_next().descriptor, IPPROTO_TCP, TCP_INFO, &facts, &size) !=
+      0) {
+    return kAnywhere;
+  }
+  // The kernel says UINT32_MAX before it has seen any.
+  return kAhead + size_t{facts.tcpi_min_rtt} * kFastestLine;
+}
+
+void Ring::pump(std::byte* data, const RingPlan& plan, size_t ahead) {
+  const Line next = to_next();
+  const Line previous = from_previous();
   const size_t element = size_of(plan.type);
   scratch_.resize(std::max(scratch_.size(), kSegment + 64));
   auto* buffer = reinterpret_cast<std::byte*>(
@@ -289,6 +324,8 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
   size_t receiving = 0;  // step
   size_t received = 0;   // bytes of it, reduced where they must be
   size_t held = 0;       // bytes in the buffer, less than an element
+  size_t all_sent = 0;
+  size_t all_received = 0;
   Waiter waiter(*this);
   for (;;) {
     bool moved = false;
@@ -311,6 +348,10 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
                          : receiving == step.after            ? received
                                                               : 0;
       allowed = end > sent ? end - sent : 0;
+      const size_t lead = all_sent - std::min(all_sent, all_received);
+      if (receiving < plan.receives.size()) {
+        allowed = std::min(allowed, ahead - std::min(ahead, lead));
+      }
       if (allowed > 0) {
         const Extent piece = at_position(step.extents, sent);
         const size_t now = send_some(
@@ -318,6 +359,7 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
             data + piece.offset,
             std::min({allowed, piece.bytes, kSegment}));
         sent += now;
+        all_sent += now;
         moved = now > 0;
       }
     }
@@ -328,6 +370,7 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
         const size_t now = receive_some(
             previous, data + piece.offset, std::min(piece.bytes, kSegment));
         received += now;
+        all_received += now;
         moved = moved || now > 0;
       } else {
         const size_t most = std::min(piece.bytes, kSegment) - held;
@@ -343,6 +386,7 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
           held = held + now - whole * element;
           std::memmove(buffer, buffer + whole * element, held);
           received += whole * element;
+          all_received += whole * element;
         }
       }
     }
@@ -352,20 +396,14 @@ void Ring::pump(std::byte* data, const RingPlan& plan) {
     }
     std::vector<pollfd> set;
     if (allowed > 0) {
-      set.push_back(
-          {options_.peers[static_cast<size_t>(next)]->descriptor(),
-           POLLOUT,
-           0});
+      set.push_back({next.descriptor, POLLOUT, 0});
     }
     if (receiving < plan.receives.size()) {
-      set.push_back(
-          {options_.peers[static_cast<size_t>(previous)]->descriptor(),
-           POLLIN,
-           0});
+      set.push_back({previous.descriptor, POLLIN, 0});
     }
     waiter.wait(set, [&] {
       return std::vector<int>{
-          receiving < plan.receives.size() ? previous : next};
+          receiving < plan.receives.size() ? previous.host : next.host};
     });
   }
 }
@@ -375,7 +413,10 @@ void Ring::all_reduce(
     size_t count,
     DataType type,
     ReduceOp op) {
-  pump(data, plan_all_reduce({index_, size_}, count, type, op));
+  // All hosts send as much as they receive, block by block: nobody who has sent
+  // too much waits for one who has, too.
+  pump(
+      data, plan_all_reduce({index_, size_}, count, type, op), ahead_of_line());
 }
 
 void Ring::reduce_scatter(
@@ -383,15 +424,15 @@ void Ring::reduce_scatter(
     const std::vector<Extents>& parts,
     DataType type,
     ReduceOp op) {
-  pump(data, plan_reduce_scatter({index_, size_}, parts, type, op));
+  pump(data, plan_reduce_scatter({index_, size_}, parts, type, op), kAnywhere);
 }
 
 void Ring::all_gather(std::byte* data, const std::vector<Extents>& parts) {
-  pump(data, plan_all_gather({index_, size_}, parts));
+  pump(data, plan_all_gather({index_, size_}, parts), kAnywhere);
 }
 
 void Ring::broadcast(std::byte* data, size_t bytes, int root_host) {
-  pump(data, plan_broadcast({index_, size_}, bytes, root_host));
+  pump(data, plan_broadcast({index_, size_}, bytes, root_host), kAnywhere);
 }
 
 }  // namespace lockstep::collective

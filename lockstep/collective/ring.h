@@ -1,12 +1,12 @@
 #pragma once
 
-// Collectives between hosts, over one TCP connection for each pair of them,
-// called by the lowest rank of each host. Large data goes round a ring as one
-// stream of bytes: what has been received and reduced is sent on at once, with
-// no framing, in both directions at the same time. Small data goes to all
-// others directly and is summed by everybody in the same order. One thread at
-// a time. Fails (throws CollectiveError) when the deadline passes, a peer is
-// gone or the group is aborted.
+// Collectives between hosts, over one TCP connection for each pair of them (two
+// hosts have one for each way), called by the lowest rank of each host. Large
+// data goes round a ring as one stream of bytes: what has been received and
+// reduced is sent on at once, with no framing, in both directions at the same
+// time. Small data goes to all others directly and is summed by everybody in
+// the same order. One thread at a time. Fails (throws CollectiveError) when the
+// deadline passes, a peer is gone or the group is aborted.
 
 #include <atomic>
 #include <cstddef>
@@ -26,6 +26,9 @@ struct RingOptions {
   int index = 0;                                       // of this host
   std::vector<std::vector<int>> ranks;                 // of each host
   std::vector<std::unique_ptr<os::Connection>> peers;  // by host; ours is null
+  // Of two hosts, for the stream from the second to the first: both ways on one
+  // socket wait for its lock.
+  std::unique_ptr<os::Connection> back;
   Duration timeout = std::chrono::minutes(5);
   bool spin = true;
   int aborted = -1;  // a descriptor that is readable once the group is dead
@@ -68,10 +71,20 @@ class Ring {
     uint64_t signature;
     uint64_t count;
   };
+  // One way of a connection.
+  struct Line {
+    int host;
+    int descriptor;
+  };
+  Line line(int host) const;
+  Line to_next() const;
+  Line from_previous() const;
   void exchange(std::byte* payload, size_t bytes);
-  void pump(std::byte* data, const RingPlan& plan);
-  size_t send_some(int host, const std::byte* data, size_t bytes);
-  size_t receive_some(int host, std::byte* data, size_t bytes);
+  // `ahead`: how much more than received may be sent.
+  void pump(std::byte* data, const RingPlan& plan, size_t ahead);
+  size_t ahead_of_line() const;
+  size_t send_some(Line line, const std::byte* data, size_t bytes);
+  size_t receive_some(Line line, std::byte* data, size_t bytes);
   void check(const Header& header, int host);
   [[noreturn]] void lose(int host);
   [[noreturn]] void fail(const Failure& failure);

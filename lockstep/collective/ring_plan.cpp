@@ -6,7 +6,7 @@
 namespace lockstep::collective {
 namespace {
 
-constexpr size_t kBlock = 256 << 10;  // of one round, for each host
+constexpr size_t kBlock = 512 << 10;  // of one round, for each host
 
 size_t bytes_of(const Extents& extents) {
   size_t bytes = 0;

@@ -509,8 +509,7 @@ std::optional<Bytes> affordable(const RunOrder& order, const Rented& rented) {
   // Machines of a moment cost their first minute all the same.
   const Money spent =
       fleet::billed(*price, time + std::min<Duration>(kGivingBack, time / 10));
-  const auto most =
-      launch::affordable(order.priced.job, spent, rented.terms);
+  const auto most = launch::affordable(order.priced.job, spent, rented.terms);
   return most ? std::optional(std::max(*most, kLeast)) : most;
 }
 
