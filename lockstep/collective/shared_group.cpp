@@ -76,9 +76,12 @@ SharedGroup::~SharedGroup() {
 inline void SharedGroup::make_visible(
     std::atomic<uint64_t>& word,
     uint64_t value) const {
-  word.store(
-      value,
-      options_.spin ? std::memory_order_release : std::memory_order_seq_cst);
+  // An order that is chosen at run time would be the strict one always.
+  if (options_.spin) {
+    word.store(value, std::memory_order_release);
+  } else {
+    word.store(value, std::memory_order_seq_cst);
+  }
 }
 
 uint64_t
