@@ -12,8 +12,11 @@ import json
 import math
 import os
 import pathlib
+import random
 import socket
+import struct
 import subprocess
+import zlib
 
 import pytest
 
@@ -160,6 +163,48 @@ def test_crops_and_mixup_train_on_kernels(tmp_path):
         *KERNELS, "trainer.precision=bf16", "crop_padding=2", "mixup=.5",
         "label_smoothing=.1", "flip=true", "trainer.accumulate=2"])
     assert all(math.isfinite(float(row["loss"])) for row in rows if row["loss"])
+
+
+def test_a_step_of_fewer_batches_has_a_graph_of_its_own(tmp_path):
+    """An epoch of 12 batches is a step of 8 and one of 4: the graph of the first
+    would learn from what the step before left in its inputs."""
+    words = [*KERNELS, "data.length=96", "data.batch_size=8", "trainer.accumulate=8",
+             "trainer.max_steps=10", "trainer.max_epochs=100"]
+    cpu = train(tmp_path / "cpu", [*words, "trainer.device=cpu"])
+    gpu = train(tmp_path / "gpu", [*words, "trainer.device=cuda"])
+    near(gpu, cpu, "loss", later=5e-2, steps=10)
+
+
+def png(path, level):
+    """16 x 16 of noise above a level, in RGB."""
+    noise = random.Random(str(path))
+    rows = b"".join(
+        b"\0" + bytes(level + noise.randrange(60) for _ in range(48)) for _ in range(16))
+
+    def chunk(kind, data):
+        return (struct.pack(">I", len(data)) + kind + data
+                + struct.pack(">I", zlib.crc32(kind + data)))
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_adaptation_follows_its_schedule_in_a_graph(tmp_path, optimiser):
+    """The rate of a captured step is the one of its step, not of its capture."""
+    for d, domain in enumerate(["amazon", "webcam"]):
+        for c, name in enumerate(["bike", "mug", "pen"]):
+            for i in range(8):
+                png(tmp_path / "office" / domain / name / f"{i}.png", 40 * c + 30 * d)
+    words = ["deepcoral", f"data.root={tmp_path / 'office'}", "data.source=amazon",
+             "data.target=webcam", "data.image_size=16", "data.batch_size=4",
+             "model.backbone=dann", "model.dropout=0", "trainer.max_epochs=2", "trainer.log_every=1",
+             f"optim.name={optimiser}", "optim.schedule=cosine"]
+    cpu = train(tmp_path / "cpu", [*words, "trainer.device=cpu"])
+    gpu = train(tmp_path / "gpu", [*words, "trainer.device=cuda"])
+    near(gpu, cpu, "loss", later=5e-2, steps=12)
 
 
 @RECIPES
