@@ -246,6 +246,17 @@ def test_test_knows_what_the_model_was_trained_with(tmp_path, world):
     )
 
 
+def test_paths_begin_at_the_home_folder(tmp_path):
+    """A shell leaves the ~ behind the = of a key to us."""
+    env = clean_environment(HOME=tmp_path)
+    trained(*VIT, "trainer.max_steps=1", "out=~/run", env=env, cwd=tmp_path)
+    assert (tmp_path / "run" / LAST).exists()
+    words = ["vit", "test", f"checkpoint=~/run/{LAST}", "trainer.device=cpu"]
+    trained(*words, env=env, cwd=tmp_path)
+    assert (tmp_path / "run" / "test" / "confusion.png").exists()
+    assert not (tmp_path / "~").exists()
+
+
 def test_test_refuses_another_model(tmp_path):
     run = tmp_path / "run"
     trained(*VIT, "trainer.max_steps=1", f"out={run}")

@@ -137,4 +137,35 @@ Node merge(Node base, const Node& over) {
   return base;
 }
 
+Node with_home(Node node, std::string_view home) {
+  if (home.empty()) {
+    return node;
+  }
+  Node there;
+  switch (node.kind()) {
+    case Node::Kind::kNull:
+      return node;
+    case Node::Kind::kScalar:
+      return node.text().starts_with("~/")
+                 ? Node::scalar(
+                       std::string(home) + node.text().substr(1),
+                       node.place(),
+                       node.quoted())
+                 : node;
+    case Node::Kind::kList:
+      there = Node::list(node.place());
+      for (const Node& item : node.items()) {
+        there.append(with_home(item, home));
+      }
+      return there;
+    case Node::Kind::kMap:
+      there = Node::map(node.place());
+      for (const auto& [key, value] : node.entries()) {
+        there.set(key, with_home(value, home));
+      }
+      return there;
+  }
+  return node;
+}
+
 }  // namespace lockstep::config

@@ -77,6 +77,10 @@ Result<Node> load_yaml(const std::string& path);
 // `pattern=*.png` needs no quotes. `key=` is the empty text.
 Result<Node> parse_override(std::string_view argument);
 
+// Texts that begin with ~/ are below `home`, as a shell has them where a word
+// begins. Empty: nothing changes.
+Node with_home(Node node, std::string_view home);
+
 // Maps merge key by key; anything else is replaced by `over`. A null tree (an
 // empty file) changes nothing at the root.
 Node merge(Node base, const Node& over);

@@ -39,6 +39,16 @@ const Node& at(const Node& node, const std::string& dotted) {
   return found == nullptr ? kNone : *found;
 }
 
+TEST(WithHome, IsOfTextsThatBeginWithIt) {
+  const Node node =
+      parse_yaml("a: ~/x\nb: [~/y, z/~/w]\nc: ~\nd: ~user/x\n", "f").value();
+  EXPECT_EQ(
+      to_flow_yaml(with_home(node, "/home/me")),
+      "{a: /home/me/x, b: [/home/me/y, z/~/w], c: null, d: ~user/x}");
+  EXPECT_EQ(with_home(node, "/home/me").find("a")->place().line, 1);
+  EXPECT_EQ(to_flow_yaml(with_home(node, "")), to_flow_yaml(node));
+}
+
 TEST(ParseYaml, KeepsOrderKindsAndLines) {
   const Node node = parsed("b: 1\na:\n  - x\n  - {k: v}\nc:\n");
   ASSERT_EQ(node.entries().size(), 3u);

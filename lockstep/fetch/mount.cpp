@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <cstdlib>
 
 #include "lockstep/base/text.h"
 #include "lockstep/fetch/archive.h"
@@ -17,6 +16,7 @@
 #include "lockstep/fetch/http.h"
 #include "lockstep/fetch/s3.h"
 #include "lockstep/os/descriptor.h"
+#include "lockstep/os/process.h"
 
 namespace lockstep::fetch {
 namespace {
@@ -206,8 +206,7 @@ Result<os::Path> local_path(const MountOptions& options) {
                          ? options.source.substr(kFile.size())
                          : options.source;
   if (text.starts_with("~/")) {
-    const char* home = std::getenv("HOME");
-    text = (home == nullptr ? "" : home) + text.substr(1);
+    text = os::home_folder() + text.substr(1);
   }
   os::Path path = fs::absolute(text).lexically_normal();
   if (!path.has_filename()) {

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -371,6 +372,11 @@ std::map<std::string, std::string> environment() {
     }
   }
   return variables;
+}
+
+std::string home_folder() {
+  const char* home = std::getenv("HOME");
+  return home == nullptr ? "" : home;
 }
 
 }  // namespace lockstep::os

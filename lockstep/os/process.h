@@ -80,5 +80,6 @@ class FakeProcesses : public Processes {
 
 // Our own environment.
 std::map<std::string, std::string> environment();
+std::string home_folder();  // HOME; empty when it is not set
 
 }  // namespace lockstep::os

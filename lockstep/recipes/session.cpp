@@ -142,8 +142,10 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   if (command.config_file.empty() && !trained.empty()) {
     base = input_or_throw(trained_base(trained, command));
   }
-  const auto node = input_or_throw(
+  auto node = input_or_throw(
       config::resolve(make_groups(*entry), std::move(base), command.arguments));
+  // A shell does not do it after the = of a key.
+  node = config::with_home(std::move(node), os::home_folder());
   return input_or_throw(entry->prepare(node, world_size));
 }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/forest/table_file.h"
 #include "lockstep/os/file.h"
+#include "lockstep/os/process.h"
 #include "lockstep/record/confusion.h"
 #include "lockstep/train/checkpoint_group.h"
 #include "lockstep/train/checkpoint_reader.h"
@@ -76,7 +77,8 @@ std::string named_checkpoint(const Command& command) {
       path = word.substr(kKey.size());
     }
   }
-  return path;
+  const auto node = config::Node::scalar(std::move(path), {});
+  return config::with_home(node, os::home_folder()).text();
 }
 
 std::string checkpoint_failure(
