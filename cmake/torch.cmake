@@ -22,7 +22,16 @@ add_library(lockstep_torch INTERFACE)
 target_compile_definitions(lockstep_torch INTERFACE FMT_HEADER_ONLY=1)
 if(LOCKSTEP_CUDA)
   set(Torch_DIR "${LOCKSTEP_TORCH}/share/cmake/Torch" CACHE PATH "" FORCE)
+  # Else it runs a program to ask a GPU, which may not be there to build.
+  if(NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    set(TORCH_CUDA_ARCH_LIST 9.0)
+  endif()
   find_package(Torch REQUIRED)
+  # CMake 3.25.1 (Debian 12) does not know how nvcc is told of C++20.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
   # Torch's config appends its own standard to the flags; ours must stand.
   string(REGEX REPLACE "-std=[a-z+0-9]+" "" TORCH_CXX_FLAGS "${TORCH_CXX_FLAGS}")
   target_link_libraries(lockstep_torch INTERFACE stdc++ ${TORCH_LIBRARIES})
