@@ -22,14 +22,49 @@ at::Tensor as_rows(const at::Tensor& tokens) {
   return tokens.reshape({-1, tokens.size(-1)});
 }
 
+int64_t num_rows(const at::Tensor& tokens) {
+  return tokens.size(0) * tokens.size(1);
+}
+
 // Below these a matrix product over all rows is faster: reordering the weights
-// for a convolution is not paid back, and its gradient leaves oneDNN for one
-// product an image.
-constexpr int64_t kRowsForConvolution = 256;
-constexpr int64_t kImagesForConvolvedGradient = 16;
+// for a convolution is not paid back, nor is what it costs to gather the
+// gradient of them, above all where they are wide.
+constexpr int64_t kRowsForConvolution = 128;
+constexpr int64_t kRowsForWeights = 512;
+constexpr int64_t kRowsForWideWeights = 768;
 
 bool convolves(const at::Tensor& tokens) {
-  return tokens.size(0) * tokens.size(1) >= kRowsForConvolution;
+  return num_rows(tokens) >= kRowsForConvolution;
+}
+
+bool convolves_weights(const at::Tensor& tokens, const at::Tensor& weight) {
+  return num_rows(tokens) >= (weight.size(1) > weight.size(0)
+                                  ? kRowsForWideWeights
+                                  : kRowsForWeights);
+}
+
+// A 1x1 kernel on fewer images than this leaves oneDNN on its way back, for one
+// product an image. Which rows are an image makes no difference to such a
+// kernel, so few long ones may go as more short ones; very short ones are slow.
+constexpr int64_t kImages = 16;
+constexpr int64_t kShortest = 4;
+
+// How many images, or 0: the rows do not divide so.
+int64_t images_of(const at::Tensor& tokens) {
+  if (tokens.size(0) >= kImages) {
+    return tokens.size(0);
+  }
+  const int64_t rows = num_rows(tokens);
+  for (int64_t images = kImages; images * kShortest <= rows; ++images) {
+    if (rows % images == 0) {
+      return images;
+    }
+  }
+  return 0;
+}
+
+at::Tensor as_images(const at::Tensor& tokens, int64_t images) {
+  return as_map(tokens.contiguous().view({images, -1, tokens.size(2)}));
 }
 
 at::Tensor
@@ -51,26 +86,58 @@ at::Tensor convolution(
           as_map(x), kernel, bias, {0, 0}, {1, 1}, {1, 1}, 1));
 }
 
+// For the input, or else for the weights.
+at::Tensor convolved_gradient(
+    const at::Tensor& gradient,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    int64_t images,
+    bool of_input) {
+  const auto gradients = at::convolution_backward(
+      as_images(gradient, images),
+      as_images(x, images),
+      weight.unsqueeze(2).unsqueeze(3),
+      at::OptionalIntArrayRef(),
+      {1, 1},
+      {0, 0},
+      {1, 1},
+      false,
+      {0, 0},
+      1,
+      {of_input, !of_input, false});
+  return of_input ? as_tokens(std::get<0>(gradients)).view(x.sizes())
+                  : std::get<1>(gradients).view(weight.sizes());
+}
+
 at::Tensor gradient_of_input(
     const at::Tensor& gradient,
     const at::Tensor& x,
     const at::Tensor& weight) {
-  if (x.size(0) < kImagesForConvolvedGradient || !convolves(x)) {
-    return at::mm(as_rows(gradient), weight).view(x.sizes());
+  const int64_t images = convolves(x) ? images_of(x) : 0;
+  return images > 0 ? convolved_gradient(gradient, x, weight, images, true)
+                    : at::mm(as_rows(gradient), weight).view(x.sizes());
+}
+
+// Undefined where it has been added to its bucket.
+at::Tensor gradient_of_weight(
+    const at::Tensor& gradient,
+    const at::Tensor& x,
+    const at::Tensor& weight) {
+  const int64_t images = convolves_weights(x, weight) ? images_of(x) : 0;
+  const bool sinks = Sink::takes(weight);
+  if (images == 0 && sinks) {  // the product adds
+    auto sum = weight.grad();
+    sum.addmm_(as_rows(gradient).t(), as_rows(x));
+    return {};
   }
-  return as_tokens(
-      std::get<0>(at::convolution_backward(
-          as_map(gradient),
-          as_map(x),
-          weight.unsqueeze(2).unsqueeze(3),
-          at::OptionalIntArrayRef(),
-          {1, 1},
-          {0, 0},
-          {1, 1},
-          false,
-          {0, 0},
-          1,
-          {true, false, false})));
+  auto own = images > 0 ? convolved_gradient(gradient, x, weight, images, false)
+                        : at::mm(as_rows(gradient).t(), as_rows(x));
+  if (sinks) {
+    auto sum = weight.grad();
+    sum.add_(own);
+    return {};
+  }
+  return own;
 }
 
 class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
@@ -99,13 +166,7 @@ class ConvolvedLinear : public torch::autograd::Function<ConvolvedLinear> {
       for_x = gradient_of_input(gradient, x, weight);
     }
     if (context->needs_input_grad(1)) {
-      const auto rows = as_rows(gradient).t();
-      if (Sink::takes(weight)) {  // the product adds to its bucket
-        auto sum = weight.grad();
-        sum.addmm_(rows, as_rows(x));
-      } else {
-        for_weight = at::mm(rows, as_rows(x));
-      }
+      for_weight = gradient_of_weight(gradient, x, weight);
     }
     if (context->needs_input_grad(2)) {
       for_bias = as_rows(gradient).sum(0);

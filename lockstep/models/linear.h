@@ -1,11 +1,11 @@
 #pragma once
 
 // A linear layer over tokens, y = x W^T + b, computed the way that is fastest
-// on a CPU in fp32: forward and the gradient of x as 1x1 convolutions of
-// oneDNN, which run 7 to 12% faster than its matrix product where MKL takes
-// its path for other makers' processors, and add the bias on the way; the
-// gradient of W as one matrix product (docs/benchmarks.md). Few rows are matrix
-// products throughout. Elsewhere it is at::linear.
+// on a CPU in fp32: forward and both gradients as 1x1 convolutions of oneDNN,
+// which add the bias on the way, because MKL takes its path for other makers'
+// processors there: a tenth slower on cores that halve their widest vectors,
+// half as fast on those that do not (docs/benchmarks.md). Few rows are matrix
+// products. Elsewhere it is at::linear.
 
 #include <torch/nn/modules/linear.h>
 

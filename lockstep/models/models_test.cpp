@@ -72,8 +72,12 @@ TEST(TokenLinear, EqualsLinear) {
        {std::array<int64_t, 4>{3, 5, 7, 11},
         {1, 1, 1, 1},
         {2, 65, 32, 96},
-        {4, 65, 32, 96},  // a convolution, its gradient a product
-        {17, 16, 32, 96}}) {
+        {1, 131, 8, 8},    // no 16 images in a prime number of rows
+        {4, 65, 32, 96},   // convolutions, the weights' gradient a product
+        {8, 65, 32, 96},   // all convolutions, its 520 rows as 20 images
+        {8, 65, 96, 32},   // wide weights: a product
+        {16, 50, 96, 32},  // until there are more rows
+        {17, 31, 32, 96}}) {
     torch::nn::Linear layer(in, out);
     const auto x = at::randn({length, batch, in})
                        .transpose(0, 1)  // not contiguous
