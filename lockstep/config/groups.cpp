@@ -7,8 +7,31 @@
 namespace lockstep::config {
 namespace {
 
+// A bundle of keys: what is chosen beside it is meant to change it.
+constexpr std::string_view kPreset = "experiment";
+
 bool is_file(std::string_view choice) {
   return choice.ends_with(".yaml") || choice.ends_with(".yml");
+}
+
+Result<Node>
+load_choice(const Groups& groups, const std::string& argument, size_t equals) {
+  auto tree =
+      groups.load(argument.substr(0, equals), argument.substr(equals + 1));
+  const std::string place = fmt::format("command line '{}'", argument);
+  if (!tree) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format("{}: {}", place, tree.error().to_string()));
+  }
+  if (tree->kind() == Node::Kind::kScalar ||
+      tree->kind() == Node::Kind::kList) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        fmt::format(
+            "{}: {}: must be a map of keys", place, tree->place().to_string()));
+  }
+  return tree;
 }
 
 }  // namespace
@@ -99,41 +122,27 @@ Result<Node> resolve(
   const auto fail = [&](const std::string& text) {
     problems += (problems.empty() ? "" : "\n") + text;
   };
+  Node presets;
+  Node choices;
   Node overrides;
   for (const auto& argument : arguments) {
     const size_t equals = argument.find('=');
     const std::string key = argument.substr(0, equals);
-    if (equals != std::string::npos && groups.contains(key)) {
-      auto tree = groups.load(key, argument.substr(equals + 1));
-      if (!tree) {
-        fail(
-            fmt::format(
-                "command line '{}': {}", argument, tree.error().to_string()));
-      } else if (
-          tree->kind() == Node::Kind::kScalar ||
-          tree->kind() == Node::Kind::kList) {
-        fail(
-            fmt::format(
-                "command line '{}': {}: must be a map of keys",
-                argument,
-                tree->place().to_string()));
-      } else {
-        base = merge(std::move(base), *tree);
-      }
-      continue;
-    }
-    auto tree = parse_override(argument);
+    const bool is_choice = equals != std::string::npos && groups.contains(key);
+    auto tree = is_choice ? load_choice(groups, argument, equals)
+                          : parse_override(argument);
     if (!tree) {
       fail(tree.error().to_string());
       continue;
     }
-    overrides = overrides.kind() == Node::Kind::kNull
-                    ? std::move(*tree)
-                    : merge(std::move(overrides), *tree);
+    Node& layer = !is_choice ? overrides : key == kPreset ? presets : choices;
+    layer = merge(std::move(layer), *tree);
   }
   if (!problems.empty()) {
     return Error(ErrorCode::kInvalidInput, problems);
   }
+  base = merge(std::move(base), presets);
+  base = merge(std::move(base), choices);
   return merge(std::move(base), overrides);
 }
 

@@ -41,9 +41,10 @@ class Groups {
 };
 
 // Each argument is `group=choice`, where the group is known, or a dotted
-// override. Choices are merged over `base` in order, then overrides in order,
-// wherever they stand: `data.batch_size=8 data=cifar10` keeps the 8. All bad
-// arguments are reported, one a line.
+// override. Over `base` come those of `experiment`, then the other choices,
+// then overrides, each kind in its order, wherever they stand:
+// `data.batch_size=8 data=cifar10` keeps the 8. All bad arguments are reported,
+// one a line.
 Result<Node> resolve(
     const Groups& groups,
     Node base,

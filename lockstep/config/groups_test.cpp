@@ -18,7 +18,7 @@ Groups example() {
   groups.add("data", "cifar10", "data: {name: cifar10, image_size: 32}\n");
   groups.add("data", "mnist", "data: {name: mnist, image_size: 28}\n");
   groups.add("trainer", "ddp", "trainer.strategy: ddp\n");
-  groups.add("experiment");
+  groups.add("experiment", "small", "data: {name: mnist, batch_size: 4}\n");
   return groups;
 }
 
@@ -35,7 +35,7 @@ std::string shown(std::vector<std::string> arguments) {
 TEST(Groups, ListsWhatWasAdded) {
   EXPECT_THAT(example().names(), ElementsAre("data", "trainer", "experiment"));
   EXPECT_THAT(example().choices("data"), ElementsAre("cifar10", "mnist"));
-  EXPECT_TRUE(example().choices("experiment").empty());
+  EXPECT_THAT(example().choices("experiment"), ElementsAre("small"));
   EXPECT_FALSE(example().contains("optim"));
 }
 
@@ -44,6 +44,15 @@ TEST(Resolve, GroupsComeBeforeOverrides) {
       shown({"data.image_size=64", "data=cifar10", "trainer=ddp"}),
       "{data: {name: cifar10, batch_size: 16, image_size: 64}, "
       "trainer: {strategy: ddp}}");
+}
+
+TEST(Resolve, WhatIsChosenBesideAnExperimentWins) {
+  const std::string wanted =
+      "{data: {name: cifar10, batch_size: 8, image_size: 32}}";
+  EXPECT_EQ(
+      shown({"data=cifar10", "data.batch_size=8", "experiment=small"}), wanted);
+  EXPECT_EQ(
+      shown({"experiment=small", "data.batch_size=8", "data=cifar10"}), wanted);
 }
 
 TEST(Resolve, TheLaterWins) {
@@ -64,8 +73,12 @@ TEST(Resolve, UnknownChoicesGetTheNearest) {
       "command line 'nonsense': this is not key=value (such as "
       "optim.lr=0.001)");
   EXPECT_THAT(shown({"data=zzzzzzzz"}), HasSubstr("accepted: cifar10, mnist"));
+  Groups files = example();
+  files.add("files");
   EXPECT_THAT(
-      shown({"experiment=quick"}),
+      resolve(files, Node(), std::vector<std::string>{"files=quick"})
+          .error()
+          .to_string(),
       HasSubstr("it takes the path of a .yaml file"));
 }
 
