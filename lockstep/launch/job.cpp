@@ -16,17 +16,26 @@ namespace {
 
 using config::Node;
 
+// A map of one key, where that key's value alone stood.
+Node named(const char* key, const Node& value) {
+  Node map = Node::map(value.place());
+  map.set(key, value);
+  return map;
+}
+
+// `train: vit` and `data: mnist` below train stand for maps, and are made maps
+// before anything is merged: the other keys would go otherwise.
 void name_choices(Node& tree) {
   const Node* train = tree.find("train");
-  if (train == nullptr || train->kind() != Node::Kind::kMap) {
+  if (train == nullptr || train->is_null()) {
     return;
   }
-  Node renamed = *train;
+  Node renamed =
+      train->kind() == Node::Kind::kScalar ? named("recipe", *train) : *train;
   for (const auto& [key, value] : train->entries()) {
-    if (is_trainer_group(key) && value.kind() == Node::Kind::kScalar) {
-      Node group = Node::map(value.place());
-      group.set("name", value);
-      renamed.set(key, std::move(group));
+    if (is_trainer_group(key) &&
+        (value.kind() == Node::Kind::kScalar || value.is_null())) {
+      renamed.set(key, named("name", value));
     }
   }
   tree.set("train", std::move(renamed));
@@ -168,15 +177,10 @@ lay_over(Node tree, const std::vector<std::string>& overrides, bool has_train) {
     const std::string key = text.substr(0, equals);
     const bool is_own =
         std::ranges::find(own, key.substr(0, key.find('.'))) != own.end();
-    if (is_own || !has_train) {
-      LOCKSTEP_ASSIGN(const Node over, config::parse_override(text));
-      tree = config::merge(std::move(tree), over);
-      continue;
-    }
-    const std::string name = is_trainer_group(key) ? key + ".name" : key;
     LOCKSTEP_ASSIGN(
-        const Node over,
-        config::parse_override("train." + name + text.substr(equals)));
+        Node over,
+        config::parse_override(is_own || !has_train ? text : "train." + text));
+    name_choices(over);
     tree = config::merge(std::move(tree), over);
   }
   return tree;

@@ -253,6 +253,48 @@ TEST_F(JobTest, LaysOverridesOverTheTrainerToo) {
   EXPECT_THAT(error("run: x\n", {"novalue"}), HasSubstr("key=value"));
 }
 
+TEST_F(JobTest, AChoiceKeepsTheKeysBesideIt) {
+  const std::string text =
+      "train:\n  recipe: dcgan\n  data: {name: mnist, batch_size: 16}\n"
+      "  trainer: {max_steps: 1}\n";
+  for (const std::string before : {"", "train."}) {
+    const auto job =
+        load(text, {before + "data=synthetic", before + "trainer=ddp"});
+    ASSERT_TRUE(job.has_value()) << job.error().to_string();
+    EXPECT_THAT(
+        arguments(*job),
+        ElementsAre(
+            "lockstep-train",
+            "dcgan",
+            "data=synthetic",
+            "data.batch_size=16",
+            "trainer.max_steps=1",
+            "trainer=ddp"));
+    // The program's own choice again, which is none.
+    EXPECT_THAT(
+        arguments(*load(text, {before + "data=null"})),
+        ElementsAre(
+            "lockstep-train",
+            "dcgan",
+            "data.batch_size=16",
+            "trainer.max_steps=1"));
+  }
+}
+
+TEST_F(JobTest, ARecipeAloneTakesOverrides) {
+  EXPECT_THAT(
+      arguments(*load("train: vit\n")), ElementsAre("lockstep-train", "vit"));
+  for (const char* data : {"data=mnist", "train.data=mnist"}) {
+    const auto job = load("train: vit\n", {data});
+    ASSERT_TRUE(job.has_value()) << job.error().to_string();
+    EXPECT_THAT(
+        arguments(*job), ElementsAre("lockstep-train", "vit", "data=mnist"));
+  }
+  EXPECT_THAT(
+      arguments(*load("train: {recipe: vit, data: mnist}\n", {"train=dcgan"})),
+      ElementsAre("lockstep-train", "dcgan", "data=mnist"));
+}
+
 TEST_F(JobTest, ResumesInALaterGeneration) {
   const auto job = load("train: {recipe: vit}\n");
   EXPECT_THAT(
