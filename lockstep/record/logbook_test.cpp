@@ -262,6 +262,26 @@ TEST_F(LogbookTest, TheFirstToFailIsTheCause) {
       summarise(run_)->failure, "rank 3: exit code 137: signal 9 (Killed)");
 }
 
+// Its peers see that a killed rank is gone before its supervisor says why.
+TEST_F(LogbookTest, ALostRankIsToBlameNotWhoLostIt) {
+  for (int rank = 0; rank < 3; ++rank) {
+    init(rank, 3);
+  }
+  event(4, 0, wire::Exit{143, 0, "stopped after a checkpoint"});
+  event(5, 1, wire::Exit{3, 0, "rank 2 is gone"});
+  EXPECT_EQ(summarise(run_)->failure, "rank 1: exit code 3: rank 2 is gone");
+  event(6, 2, wire::Exit{0, 9, "signal 9 (Killed)"});
+  EXPECT_EQ(
+      summarise(run_)->failure, "rank 2: exit code 137: signal 9 (Killed)");
+}
+
+TEST_F(LogbookTest, ARunThatWroteItsCheckpointWasStopped) {
+  init(0, 1);
+  event(5, 0, wire::Exit{130, 0, "stopped after a checkpoint"});
+  EXPECT_EQ(summarise(run_)->outcome, Outcome::kStopped);
+  EXPECT_THAT(page(), HasSubstr("**Stopped** after 5.0 s"));
+}
+
 TEST_F(LogbookTest, AProgramWithoutEventsHasItsNameFromTheLauncher) {
   event(0, -1, wire::Init{"python train.py", 2, 0, {}});
   event(1, 0, wire::Exit{0, 15, "stopped"});

@@ -15,8 +15,12 @@ namespace lockstep::record {
 
 namespace {
 
-// The launcher's word for a rank that it ended.
-constexpr std::string_view kStoppedReason = "stopped";
+// "stopped" is the launcher's word for a rank that it ended; the trainer adds
+// what it did first ("stopped after a checkpoint").
+bool was_stopped(const RunSummary::RankRow& row) {
+  return row.exit_reason == "stopped" ||
+         row.exit_reason.starts_with("stopped after ");
+}
 
 class Gatherer {
  public:
@@ -278,9 +282,8 @@ class Gatherer {
       }
     }
     if (culprit != nullptr) {
-      summary.outcome = culprit->row.exit_reason == kStoppedReason
-                            ? Outcome::kStopped
-                            : Outcome::kFailed;
+      summary.outcome =
+          was_stopped(culprit->row) ? Outcome::kStopped : Outcome::kFailed;
       summary.failure = fmt::format(
           "rank {}: exit code {}{}{}",
           culprit->row.rank,
@@ -292,15 +295,16 @@ class Gatherer {
     }
   }
 
-  // Smaller: more to blame. Ranks that were ended because of another say less
-  // than that one; of the others the first to end is the cause.
+  // Smaller: more to blame. Ranks that lost another one say less than that
+  // one, and ranks that were ended less still; of the others the first to end
+  // is the cause.
   static std::pair<int, double> blame(const State& state) {
     constexpr int kTerminated = 128 + 15;
+    constexpr int kLost = 3;
     const auto& row = state.row;
-    const bool ended =
-        row.exit_reason == kStoppedReason ||
-        (row.exit_reason.empty() && *row.exit_code == kTerminated);
-    return {ended ? 1 : 0, state.exit_time};
+    const bool ended = was_stopped(row) || (row.exit_reason.empty() &&
+                                            *row.exit_code == kTerminated);
+    return {ended ? 2 : *row.exit_code == kLost ? 1 : 0, state.exit_time};
   }
 
   bool any_ = false;
