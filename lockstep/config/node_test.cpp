@@ -99,7 +99,13 @@ TEST(ParseYaml, DuplicateKeysAreRefused) {
   EXPECT_EQ(
       error_of("optim: {lr: 1}\noptim.lr: 2\n"),
       "job.yaml:2: key 'optim.lr' is given twice, first at job.yaml:1");
-  EXPECT_THAT(error_of("a: 1\na.b: 2\n"), HasSubstr("'a' is given twice"));
+  EXPECT_EQ(
+      error_of("data: mnist\ndata.limit: 2\n"),
+      "job.yaml:2: key 'data' is given twice, first at job.yaml:1; a choice "
+      "beside its keys is 'data.name: mnist'");
+  EXPECT_THAT(
+      error_of("data.limit: 2\ndata: mnist\n"),
+      HasSubstr("is 'data.name: mnist'"));
 }
 
 TEST(ParseYaml, BadSyntaxNamesTheLine) {

@@ -308,6 +308,20 @@ class TreeBuilder : public YAML::EventHandler {
     put(top.node, parts[0], parts[0], std::move(nested), place);
   }
 
+  // `data: mnist` beside `data.batch_size: 8`: a choice has its own key there.
+  static std::string
+  choice_advice(const std::string& key, const Node& one, const Node& other) {
+    const Node& choice = one.kind() == Node::Kind::kScalar ? one : other;
+    const Node& keys = &choice == &one ? other : one;
+    return choice.kind() == Node::Kind::kScalar &&
+                   keys.kind() == Node::Kind::kMap
+               ? fmt::format(
+                     "; a choice beside its keys is '{}.name: {}'",
+                     key,
+                     choice.text())
+               : "";
+  }
+
   // Sets `key`, or merges two maps that the dotted form wrote in parts;
   // anything set twice is refused.
   static void put(
@@ -325,9 +339,10 @@ class TreeBuilder : public YAML::EventHandler {
       throw Refused{
           place,
           fmt::format(
-              "key '{}' is given twice, first at {}",
+              "key '{}' is given twice, first at {}{}",
               shown,
-              old->place().to_string())};
+              old->place().to_string(),
+              choice_advice(shown, *old, value))};
     }
     for (const auto& [inner, node] : value.entries()) {
       put(*old, inner, shown + "." + inner, node, node.place());
