@@ -406,6 +406,19 @@ def test_an_answer_that_nobody_gets_is_an_error(control, words):
     assert "lockstep: standard output cannot be written" in errors
 
 
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize(
+    "words, code",
+    [(["run", "--timeout", "0.5s", "--grace", "1s", "--", "sleep", "600"], 124), (["rnu"], 2), (["run", "--odd"], 2)],
+)
+def test_messages_that_nobody_gets_change_no_end(control, words, code, where):
+    process = subprocess.run(
+        ["sh", "-c", f'exec "$@" {where}', "sh", *control.command(*words)],
+        cwd=control.folder, env=control.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=60,
+    )
+    assert process.returncode == code
+
+
 def test_costs_end_with_the_machines(control):
     """A run whose command died: the journal of its cluster knows when they ended."""
     control.call("run", "--", "true")

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/node_notices.h"
 #include "lockstep/commands/renter.h"
@@ -156,8 +157,7 @@ int check_output(int code) {
   if (is_flushed && std::ferror(stdout) == 0) {
     return code;
   }
-  fmt::print(
-      stderr,
+  to_stderr(
       "lockstep: standard output cannot be written{}{}\n",
       errno != 0 ? ": " : "",
       errno != 0 ? std::strerror(errno) : "");
@@ -218,11 +218,8 @@ int run_command_line(int argc, char** argv) {
   if (const std::string verb = named_verb(arguments); !verb.empty()) {
     const auto names = verb_names(app);
     if (std::ranges::find(names, verb) == names.end()) {
-      fmt::print(
-          stderr,
-          "lockstep: unknown verb '{}'; {}\n",
-          verb,
-          suggest(verb, names));
+      to_stderr(
+          "lockstep: unknown verb '{}'; {}\n", verb, suggest(verb, names));
       return 2;
     }
   }
@@ -239,8 +236,7 @@ int run_command_line(int argc, char** argv) {
     if (error.get_exit_code() == 0) {
       return check_output(app.exit(error));  // --help, --version
     }
-    fmt::print(
-        stderr,
+    to_stderr(
         "lockstep: {}\nRun 'lockstep {}--help' for the options.\n",
         explain(app, error),
         full_name(*chosen(app)));
@@ -248,7 +244,7 @@ int run_command_line(int argc, char** argv) {
   } catch (const std::system_error& error) {
     // fmt throws where a file of C only remembers.
     if (std::ferror(stdout) == 0) {
-      fmt::print(stderr, "lockstep: {}\n", error.what());
+      to_stderr("lockstep: {}\n", error.what());
     }
     return check_output(
         context.exit_code == 0 ? kNotWritten : context.exit_code);

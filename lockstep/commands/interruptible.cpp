@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/os/descriptor.h"
 
 namespace lockstep::commands {
@@ -48,7 +49,7 @@ Result<void> interruptible(
     if (clean) {
       clean();
     }
-    fmt::print(stderr, "lockstep: {} before {}\n", why, limit.before);
+    to_stderr("lockstep: {} before {}\n", why, limit.before);
     end_children();
     std::_Exit(code);
   };

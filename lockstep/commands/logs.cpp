@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/launch/masks.h"
@@ -86,8 +87,7 @@ class Source {
  private:
   Result<void> refuse(const Error& error) {
     if (!told_) {
-      fmt::print(
-          stderr, "lockstep: {}; showing what is here\n", error.to_string());
+      to_stderr("lockstep: {}; showing what is here\n", error.to_string());
     }
     told_ = true;
     os::real_clock().sleep_for(std::chrono::milliseconds(500));

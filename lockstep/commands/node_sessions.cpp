@@ -7,6 +7,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest.h"
+#include "lockstep/base/to_stderr.h"
 
 namespace lockstep::commands {
 
@@ -135,7 +136,7 @@ Result<int> on_nodes(
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!failed[i].empty()) {
       code = 1;
-      fmt::print(stderr, "lockstep: {}: {}\n", nodes[i].name, failed[i]);
+      to_stderr("lockstep: {}: {}\n", nodes[i].name, failed[i]);
     }
   }
   return code;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/costs.h"
 #include "lockstep/commands/remote.h"
@@ -167,7 +168,7 @@ Result<int> list(const Context& context) {
         "{}\n",
         all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   } else if (context.format() == OutputFormat::kTable && table.empty()) {
-    fmt::print(stderr, "no runs under {}\n", settings.runs_dir);
+    to_stderr("no runs under {}\n", settings.runs_dir);
   } else if (context.format() == OutputFormat::kTable) {
     fmt::print("{}", table.to_string());
   }

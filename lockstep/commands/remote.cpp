@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/costs.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/launch/mirror.h"
@@ -180,11 +181,11 @@ Result<int> watch_run(
     show_report(run, *state, watch.format);
   }
   if (head_lost || (state->state == "lost" && state->exit_code == 0)) {
-    fmt::print(stderr, "lockstep: {}\n", state->detail);
+    to_stderr("lockstep: {}\n", state->detail);
     return 3;
   }
   if (mirror != nullptr && !mirror->conclusion().empty()) {
-    fmt::print(stderr, "lockstep: {}\n", mirror->conclusion());
+    to_stderr("lockstep: {}\n", mirror->conclusion());
   }
   return state->exit_code;
 }

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "lockstep/base/id.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/config/binder.h"
@@ -190,7 +191,7 @@ Result<int> run_comparison(const RunOptions& options, const Context& context) {
     const auto argv =
         variant_words(context, file, job, fmt::format("{}-{}", name, variant));
     if (context.format() != OutputFormat::kQuiet) {
-      fmt::print(stderr, "== {}: {}\n", variant, job);
+      to_stderr("== {}: {}\n", variant, job);
     }
     LOCKSTEP_ASSIGN(const Ended ended, run_child(argv, signals));
     if (ended.code == 2 && run_ids(runs) == before) {
@@ -213,10 +214,11 @@ Result<int> run_comparison(const RunOptions& options, const Context& context) {
       make_run_id(name, static_cast<int64_t>(os::real_clock().unix_seconds()));
   LOCKSTEP_TRY(record::write_comparison(folder, input));
   if (context.format() != OutputFormat::kQuiet) {
-    fmt::print(
-        context.format() == OutputFormat::kJson ? stderr : stdout,
-        "comparison: {}\n",
-        (folder / "logbook.md").string());
+    const std::string line =
+        fmt::format("comparison: {}\n", (folder / "logbook.md").string());
+    std::fputs(
+        line.c_str(),
+        context.format() == OutputFormat::kJson ? stderr : stdout);
   }
   return interrupted ? kInterrupted : worst;
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/check_train.h"
 #include "lockstep/commands/outputs.h"
 #include "lockstep/commands/report.h"
@@ -137,8 +138,7 @@ void print_detached(
           : fmt::format(
                 " --runs-dir {}", launch::shell_line({settings.runs_dir}));
   fmt::print("{}\n", run.id());
-  fmt::print(
-      stderr,
+  to_stderr(
       "it goes on without you; lockstep attach {0}{1}, logs -f {0}{1}, "
       "stop {0}{1}\n",
       run.id(),
@@ -189,7 +189,7 @@ Result<int> run_local(const RunOrder& order) {
   }
   // A failure was told when it happened.
   if (!outcome->failure && outcome->end != launch::RunEnd::kDone) {
-    fmt::print(stderr, "lockstep: {}\n", state.detail);
+    to_stderr("lockstep: {}\n", state.detail);
   }
   const auto report = make_report(run, &state);
   if (report) {

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/id.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/cloud/catalogue.h"
 #include "lockstep/commands/costs.h"
 #include "lockstep/commands/interruptible.h"
@@ -96,8 +97,7 @@ Result<RunOrder> with_type(const RunOrder& order) {
           cloud::Catalogue::shipped(),
           wish,
           is_spot ? cloud::Market::kSpot : cloud::Market::kOnDemand));
-  fmt::print(
-      stderr,
+  to_stderr(
       "{}: the cheapest known type with {}\n",
       found.offer.type,
       wish.to_string());

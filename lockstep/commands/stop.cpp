@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/remote.h"
 #include "lockstep/launch/run_state.h"
@@ -18,7 +19,7 @@ struct StopOptions {
 
 void tell(const Context& context, const record::RunDirectory& run) {
   if (context.format() == OutputFormat::kTable) {
-    fmt::print(stderr, "stopping {}\n", run.id());
+    to_stderr("stopping {}\n", run.id());
   }
 }
 
@@ -66,7 +67,7 @@ Result<int> stop(const StopOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const auto run, find_run(settings, options.run));
   LOCKSTEP_ASSIGN(const auto state, state_of(run));
   if (state.has_ended()) {
-    fmt::print(stderr, "run {} is not running: {}\n", run.id(), state.state);
+    to_stderr("run {} is not running: {}\n", run.id(), state.state);
     LOCKSTEP_TRY(print_end(context, run, false));
     return 0;
   }
@@ -75,7 +76,7 @@ Result<int> stop(const StopOptions& options, const Context& context) {
   } else {
     LOCKSTEP_ASSIGN(const bool running, launch::signal_run(state, options.now));
     if (!running) {
-      fmt::print(stderr, "run {} has ended\n", run.id());
+      to_stderr("run {} has ended\n", run.id());
       LOCKSTEP_TRY(print_end(context, run, false));
       return 0;
     }

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/launch/agent_loop.h"
 #include "lockstep/launch/local_agent.h"
 #include "lockstep/launch/stop_signals.h"
@@ -370,7 +371,7 @@ int shim_main(
     const std::vector<std::string>& argv) {
   const auto shim = read_shim();
   if (!shim) {
-    fmt::print(stderr, "lockstep shim: {}\n", shim.error().to_string());
+    to_stderr("lockstep shim: {}\n", shim.error().to_string());
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
@@ -412,7 +413,7 @@ int shim_main(
     end_lonely_daemon();
   }
   if (!end) {
-    fmt::print(stderr, "lockstep shim: {}\n", end.error().to_string());
+    to_stderr("lockstep shim: {}\n", end.error().to_string());
     return 3;
   }
   constexpr int kSignalled = 128;

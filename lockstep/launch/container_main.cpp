@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "lockstep/base/to_stderr.h"
 #include "lockstep/launch/container.h"
 #include "lockstep/launch/local_agent.h"
 #include "lockstep/launch/shell.h"
@@ -134,7 +135,7 @@ Result<std::string> build_image(
 }
 
 int fail(const Error& error) {
-  fmt::print(stderr, "lockstep: {}\n", error.to_string());
+  to_stderr("lockstep: {}\n", error.to_string());
   return kCannotRun;
 }
 
