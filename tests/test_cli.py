@@ -189,6 +189,16 @@ def test_doctor_tells_what_is_lacking(control):
     assert result.returncode == (1 if broken else 0)
 
 
+def test_a_temporary_folder_that_is_not_there_is_not_needed(control):
+    trainer = control.script("lockstep-train", "#!/bin/sh\necho 'data: {batch_size: 8}'\n")
+    control.script("job.yaml", "train: {recipe: dcgan}\n")
+    env = {"LOCKSTEP_TRAINER_BIN": str(trainer), "TMPDIR": str(control.folder / "nowhere")}
+    for words in (["doctor"], ["run", "--dry-run", "job.yaml"], ["sweep", "job.yaml", "--dry-run", "--procs", "1"]):
+        result = control.call(*words, env=env)
+        assert "temp_directory_path" not in result.stderr, result.stderr
+        assert words == ["doctor"] or result.returncode == 0, result.stderr
+
+
 def test_doctor_finds_a_trainer_that_does_not_start(control):
     control.script("lockstep-train", "#!/bin/sh\necho libtorch.so: cannot open >&2\nexit 127\n")
     result = control.call(

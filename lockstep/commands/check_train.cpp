@@ -9,6 +9,7 @@
 
 #include "lockstep/os/descriptor.h"
 #include "lockstep/os/process.h"
+#include "lockstep/os/temporary_folder.h"
 
 namespace lockstep::commands {
 namespace {
@@ -22,8 +23,7 @@ constexpr auto kPatience = std::chrono::seconds(60);
 class Scratch {
  public:
   Scratch()
-      : path_((std::filesystem::temp_directory_path() / "lockstep-check-XXXXXX")
-                  .string()),
+      : path_((os::temporary_folder() / "lockstep-check-XXXXXX").string()),
         descriptor_(::mkostemp(path_.data(), O_CLOEXEC)) {}
   ~Scratch() { ::unlink(path_.c_str()); }
   Scratch(const Scratch&) = delete;

@@ -17,6 +17,7 @@
 #include "lockstep/launch/program.h"
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
+#include "lockstep/os/temporary_folder.h"
 
 namespace lockstep::commands {
 namespace {
@@ -67,7 +68,7 @@ Finding check_trainer() {
         "make build, or set LOCKSTEP_TRAINER_BIN"};
   }
   const os::Path log =
-      fs::temp_directory_path() / fmt::format("lockstep-doctor-{}", ::getpid());
+      os::temporary_folder() / fmt::format("lockstep-doctor-{}", ::getpid());
   os::SpawnOptions options;
   options.argv = {trainer.string(), "--list"};
   options.environment = os::environment();

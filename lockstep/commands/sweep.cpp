@@ -14,6 +14,7 @@
 #include "lockstep/config/node.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/os/process.h"
+#include "lockstep/os/temporary_folder.h"
 
 namespace lockstep::commands {
 namespace {
@@ -64,7 +65,7 @@ Result<std::string> default_batch(const launch::Job& job) {
   LOCKSTEP_ASSIGN(
       std::vector<std::string> argv, launch::job_command(job, trainer, 0));
   argv.emplace_back("--print-config");
-  std::string form = (fs::temp_directory_path() / "sweep-XXXXXX").string();
+  std::string form = (os::temporary_folder() / "sweep-XXXXXX").string();
   if (::mkdtemp(form.data()) == nullptr) {
     return os_error("cannot make a temporary folder", errno);
   }
