@@ -199,6 +199,16 @@ def test_a_temporary_folder_that_is_not_there_is_not_needed(control):
         assert words == ["doctor"] or result.returncode == 0, result.stderr
 
 
+def test_a_node_takes_no_more_ranks_than_its_memory_joins(control):
+    trainer = control.script("lockstep-train", "#!/bin/sh\n")
+    control.script("job.yaml", "train: {recipe: dcgan}\n")
+    env = {"LOCKSTEP_TRAINER_BIN": str(trainer)}
+    result = control.call("run", "--dry-run", "--procs", "257", "job.yaml", env=env)
+    assert result.returncode == 2 and "at most 256 on one node" in result.stderr, result.stderr
+    assert control.call("run", "--dry-run", "--procs", "256", "job.yaml", env=env).returncode == 0
+    assert control.call("run", "--dry-run", "--procs", "257", "--", "true").returncode == 0
+
+
 def test_doctor_finds_a_trainer_that_does_not_start(control):
     control.script("lockstep-train", "#!/bin/sh\necho libtorch.so: cannot open >&2\nexit 127\n")
     result = control.call(

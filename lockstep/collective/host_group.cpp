@@ -12,6 +12,7 @@
 
 #include "lockstep/collective/mesh.h"
 #include "lockstep/collective/operation.h"
+#include "lockstep/collective/shared_group_layout.h"
 #include "lockstep/wire/frame.h"
 
 namespace lockstep::collective {
@@ -115,6 +116,13 @@ void HostGroup::connect_local(
   host_ = static_cast<size_t>(layout_.host_of[self]);
   index_ = layout_.index_of[self];
   const std::vector<int>& ranks = local_ranks();
+  if (ranks.size() > kMaxRanks) {
+    throw CollectiveError(
+        fmt::format(
+            "{} ranks on one host; the collective 'host' joins at most {}",
+            ranks.size(),
+            kMaxRanks));
+  }
 
   MeshOptions mesh_options;
   mesh_options.rank = options_.rank;

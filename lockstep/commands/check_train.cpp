@@ -18,6 +18,8 @@ using config::Node;
 
 constexpr int kBadInput = 2;  // lockstep-train's exit code
 constexpr auto kPatience = std::chrono::seconds(60);
+// kMaxRanks of the collective, whose ranks of a host share memory.
+constexpr int kMostOnANode = 256;
 
 // A file of its own that is gone when this is.
 class Scratch {
@@ -38,7 +40,7 @@ class Scratch {
 
 std::map<std::string, std::string> variables(
     const launch::Job& job,
-    int world_size) {
+    int64_t world_size) {
   auto all = os::environment();
   // What another launcher left must not contradict the plan.
   std::erase_if(all, [](const auto& entry) {
@@ -99,6 +101,21 @@ void put_place(std::string& text, const Node& node, const std::string& key) {
   }
 }
 
+Result<void>
+check_node(const launch::Job& job, const std::string& node, int procs) {
+  if (job.train.is_null() || procs <= kMostOnANode) {
+    return {};
+  }
+  return Error(
+      ErrorCode::kInvalidInput,
+      fmt::format(
+          "{} ranks on {}: lockstep-train takes at most {} on one node "
+          "(--procs, procs_per_node)",
+          procs,
+          node,
+          kMostOnANode));
+}
+
 }  // namespace
 
 std::string with_places(std::string text, const Node& train) {
@@ -112,8 +129,10 @@ std::string with_places(std::string text, const Node& train) {
   return placed || place.line == 0 ? text : place.to_string() + ": " + text;
 }
 
+namespace {
+
 Result<void>
-check_train(const launch::Job& job, const os::Path& trainer, int world_size) {
+ask(const launch::Job& job, const os::Path& trainer, int64_t world_size) {
   if (job.train.kind() == Node::Kind::kNull) {
     return {};
   }
@@ -144,6 +163,27 @@ check_train(const launch::Job& job, const os::Path& trainer, int world_size) {
   }
   LOCKSTEP_ASSIGN(const auto text, os::real_files().read(said.path()));
   return Error(ErrorCode::kInvalidInput, with_places(trimmed(text), job.train));
+}
+
+}  // namespace
+
+Result<void> check_train(
+    const launch::Job& job,
+    const os::Path& trainer,
+    const launch::RankPlan& plan) {
+  for (const launch::PlannedNode& node : plan.nodes) {
+    LOCKSTEP_TRY(check_node(job, node.host, node.procs));
+  }
+  return ask(job, trainer, plan.world_size());
+}
+
+Result<void> check_train(
+    const launch::Job& job,
+    const os::Path& trainer,
+    int nodes,
+    int procs) {
+  LOCKSTEP_TRY(check_node(job, "each node", procs));
+  return ask(job, trainer, int64_t{nodes} * procs);
 }
 
 }  // namespace lockstep::commands

@@ -45,7 +45,7 @@ Result<void> check_trainer(const RunOrder& order) {
   LOCKSTEP_ASSIGN(const os::Path trainer, find_trainer(job));
   const int nodes = order.options.nodes.value_or(job.num_nodes.value_or(1));
   return job.procs_per_node
-             ? check_train(job, trainer, nodes * *job.procs_per_node)
+             ? check_train(job, trainer, nodes, *job.procs_per_node)
              : Result<void>();
 }
 

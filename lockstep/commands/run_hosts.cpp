@@ -72,7 +72,7 @@ class HostsRun {
     LOCKSTEP_ASSIGN(nodes_, reach_nodes(names, job_.resources.ssh_options));
     LOCKSTEP_TRY(plan_ranks());
     return trainer_.empty() ? Result<void>()
-                            : check_train(job_, trainer_, plan_.world_size());
+                            : check_train(job_, trainer_, plan_);
   }
 
   const launch::RankPlan& rank_plan() const { return plan_; }

@@ -66,7 +66,7 @@ Result<LocalPlan> make_plan(const RunOrder& order) {
   const auto launcher = launch::make_local_launcher(own_program());
   LOCKSTEP_ASSIGN(auto nodes, launcher->nodes(job.procs_per_node.value_or(0)));
   LOCKSTEP_ASSIGN(request.plan, launch::plan_ranks(std::move(nodes)));
-  LOCKSTEP_TRY(check_train(job, request.trainer, request.plan.world_size()));
+  LOCKSTEP_TRY(check_train(job, request.trainer, request.plan));
   request.price_per_hour = order.priced.price;
   return plan;
 }

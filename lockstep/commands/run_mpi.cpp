@@ -83,7 +83,7 @@ Result<int> run_local_mpi(const RunOrder& order) {
   LOCKSTEP_ASSIGN(const auto plan, launch::plan_ranks(std::move(nodes)));
   LOCKSTEP_ASSIGN(const os::Path trainer, find_trainer(job));
   LOCKSTEP_ASSIGN(const auto argv, launch::job_command(job, trainer, 0));
-  LOCKSTEP_TRY(check_train(job, trainer, plan.world_size()));
+  LOCKSTEP_TRY(check_train(job, trainer, plan));
   if (order.options.dry_run) {
     print_plan(order.priced, plan, argv, order.context.format());
     return 0;

@@ -38,7 +38,7 @@ Result<SlurmPlan> make_plan(const RunOrder& order) {
     nodes.push_back({fmt::format("(Slurm's {})", node), plan.procs, 1, ""});
   }
   LOCKSTEP_ASSIGN(plan.ranks, launch::plan_ranks(std::move(nodes)));
-  LOCKSTEP_TRY(check_train(job, plan.trainer, plan.ranks.world_size()));
+  LOCKSTEP_TRY(check_train(job, plan.trainer, plan.ranks));
   return plan;
 }
 

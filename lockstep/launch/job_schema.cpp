@@ -128,7 +128,7 @@ void Job::bind(config::Binder& binder) {
       "procs_per_node",
       procs_per_node,
       "ranks a node; absent: its GPUs, else 1",
-      config::at_least(1));
+      config::between(1, 4096));
   binder.raw("container", container, "image for the ranks, or {build: FILE}");
   binder.field("workdir", workdir, "folder the ranks start in");
   binder.field("envs", envs, "environment of the ranks");

@@ -194,7 +194,11 @@ TEST_F(JobTest, NamesAWrongKeyWithItsLine) {
 }
 
 TEST_F(JobTest, ChecksValues) {
-  EXPECT_THAT(error("run: x\nprocs_per_node: 0\n"), HasSubstr("at least 1"));
+  for (const char* procs : {"0", "1000000"}) {
+    EXPECT_THAT(
+        error(std::string("run: x\nprocs_per_node: ") + procs + "\n"),
+        HasSubstr("between 1 and 4096"));
+  }
   EXPECT_THAT(error("run: x\ngrace: soon\n"), HasSubstr("duration"));
   EXPECT_THAT(error("run: x\nstop_signal: SIGTEM\n"), HasSubstr("SIGTERM"));
   EXPECT_THAT(
