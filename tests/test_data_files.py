@@ -141,27 +141,69 @@ def dataset(name, root, split, index, target):
     return size, label, pixels.reshape(height, width, channels)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_pickles_of_python_3(tmp_path, protocol):
-    """People save CIFAR-10's batches again; bytes then are another opcode."""
-    data = noise(6, 3072)
-    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        batch = {b"labels": [3, 1, 4, 1, 5, 9], b"data": data}
-        (tmp_path / name).write_bytes(pickle.dumps(batch, protocol=protocol))
+LABELS = [3, 1, 4, 1, 5, 9]
+
+
+def refused_dataset(folder):
     done = subprocess.run(
-        [PROBE, "dataset", "cifar10", tmp_path, "train", "5", tmp_path / "out"],
+        [PROBE, "dataset", "cifar10", folder, "test", "0", folder / "out"],
         capture_output=True,
         text=True,
     )
-    if protocol == 2:
-        # There Python 3 hides bytes behind a call to a codec.
-        assert done.returncode == 1
-        assert "_codecs.encode" in done.stderr
-        return
+    assert done.returncode == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("labels", ["list", "<i8", ">i8", "i4", "u1"])
+@pytest.mark.parametrize("text", [False, True], ids=["bytes", "text"])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickles_of_python_3(tmp_path, protocol, text, labels):
+    """People save CIFAR-10's batches again, with what Python they have."""
+    data = noise(6, 3072)
+    data[5, :256] = numpy.arange(256)  # each byte, as encoded text too
+    batch = {
+        "batch_label": b"testing batch 1 of 1",
+        "labels": LABELS if labels == "list" else numpy.array(LABELS, dtype=labels),
+        "data": data,
+        "filenames": [f"{i}.png" for i in range(6)],
+    }
+    if not text:
+        batch = {key.encode(): value for key, value in batch.items()}
+    content = pickle.dumps(batch, protocol=protocol)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (tmp_path / name).write_bytes(content)
     size, label, pixels = dataset("cifar10", tmp_path, "train", 5, tmp_path / "out")
     assert (size, label) == (30, 9)
     wanted = data[5].reshape(3, 32, 32).transpose(1, 2, 0)
     assert (pixels == wanted).all()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"data": numpy.asfortranarray(noise(6, 3072))}, "Fortran order"),
+        ({"data": noise(6, 3072).astype("i1")}, "unsigned bytes"),
+        ({"data": noise(6, 3072).astype("f4")}, "unsigned bytes"),
+        ({"labels": numpy.array(LABELS) - 9}, "label -6 is out of range"),
+        ({"labels": numpy.array(LABELS) + 300}, "label 303 is out of range"),
+        ({"labels": numpy.array([LABELS])}, "one dimension"),
+    ],
+)
+def test_pickles_of_other_arrays(tmp_path, protocol, change, told):
+    batch = {"labels": LABELS, "data": noise(6, 3072), **change}
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=protocol))
+    text = refused_dataset(tmp_path)
+    assert "bad pickle" in text and told in text, text
+
+
+def test_pickles_that_encode_without_end(tmp_path):
+    """One text, encoded again and again, would fill the memory."""
+    (tmp_path / "test_batch").write_bytes(
+        b"\x80\x02X" + struct.pack("<I", 1000) + b"a" * 1000 + b"q\0"
+        b"X\x06\0\0\0latin1q\x01" + b"c_codecs\nencode\nh\0h\x01\x86R" * 9 + b"."
+    )
+    assert "more text than it has" in refused_dataset(tmp_path)
 
 
 def test_hostile_pickle_runs_nothing(tmp_path):

@@ -50,6 +50,7 @@ class PlanarDataset final : public Dataset {
     const uint8_t* images = nullptr;  // of the first one
     size_t stride = 0;                // from one to the next
     std::vector<uint8_t> labels;
+    std::vector<uint8_t> owned{};  // where the file has no plain images
   };
 
   // True when no more are wanted.
@@ -65,6 +66,7 @@ class PlanarDataset final : public Dataset {
       images_.push_back(block.images + i * block.stride);
     }
     files_.push_back(std::move(block.file));
+    owned_.push_back(std::move(block.owned));
     return limit != 0 && labels_.size() == static_cast<size_t>(limit);
   }
 
@@ -93,6 +95,7 @@ class PlanarDataset final : public Dataset {
 
  private:
   std::vector<os::MappedFile> files_;
+  std::vector<std::vector<uint8_t>> owned_;
   std::vector<const uint8_t*> images_;
   std::vector<uint8_t> labels_;
 };
@@ -165,7 +168,8 @@ PlanarDataset::Block read_pickle(const std::string& path) {
       std::move(mapped.file),
       batch.data.data(),
       kImage,
-      std::move(batch.labels)};
+      std::move(batch.labels),
+      std::move(batch.owned)};
 }
 
 std::vector<std::string> file_names(bool train, const std::string& ending) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <string_view>
 #include <unordered_map>
 #include <variant>
@@ -30,12 +31,15 @@ struct List {
 struct Dict {
   std::vector<std::pair<Index, Index>> items;
 };
-enum class Global { kReconstruct, kArrayType, kDtype };
+enum class Global { kReconstruct, kFromBuffer, kArrayType, kDtype, kEncode };
 struct Dtype {
-  bool bytes = false;  // u1: one unsigned byte an element
+  bool is_signed = false;
+  size_t width = 0;  // bytes an element; 0: no integer
+  bool big = false;  // the most significant byte is first
 };
 struct Array {
   std::vector<int64_t> shape;
+  Dtype type;
   Bytes data;
   bool built = false;
 };
@@ -53,6 +57,26 @@ using Value = std::variant<
 
 std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// "u1", "<i8": an integer of so many bytes.
+Dtype dtype_of(std::string_view name) {
+  Dtype type;
+  if (name == "uint8") {
+    name = "u1";
+  } else if (name == "int64") {
+    name = "i8";
+  }
+  if (name.size() == 3 && std::string_view("<>|=").contains(name[0])) {
+    type.big = name[0] == '>';
+    name.remove_prefix(1);
+  }
+  if (name.size() == 2 && std::string_view("iu").contains(name[0]) &&
+      std::string_view("1248").contains(name[1])) {
+    type.is_signed = name[0] == 'i';
+    type.width = static_cast<size_t>(name[1] - '0');
+  }
+  return type;
 }
 
 class Machine {
@@ -166,13 +190,18 @@ class Machine {
     }
   }
 
-  void push_global() {
-    const std::string_view module = take_line();
-    const std::string_view member = take_line();
-    const bool numpy_core =
-        module == "numpy.core.multiarray" || module == "numpy._core.multiarray";
-    if (numpy_core && member == "_reconstruct") {
+  void push_global(std::string_view module, std::string_view member) {
+    const auto in_core = [&](std::string_view part) {
+      return (module.starts_with("numpy.core.") ||
+              module.starts_with("numpy._core.")) &&
+             module.substr(module.rfind('.') + 1) == part;
+    };
+    if (in_core("multiarray") && member == "_reconstruct") {
       push(Global::kReconstruct);
+    } else if (in_core("numeric") && member == "_frombuffer") {
+      push(Global::kFromBuffer);
+    } else if (module == "_codecs" && member == "encode") {
+      push(Global::kEncode);
     } else if (module == "numpy" && member == "ndarray") {
       push(Global::kArrayType);
     } else if (module == "numpy" && member == "dtype") {
@@ -194,8 +223,20 @@ class Machine {
       push(Array{});
     } else if (callee == Global::kDtype && !tuple.items.empty()) {
       const Bytes kind = as<Bytes>(tuple.items[0], "the name of a type");
-      const std::string_view text = text_of(kind);
-      push(Dtype{text == "u1" || text == "|u1" || text == "uint8"});
+      push(dtype_of(text_of(kind)));
+    } else if (callee == Global::kFromBuffer && tuple.items.size() >= 4) {
+      const Bytes order = as<Bytes>(tuple.items[3], "the order of an array");
+      push(array_of(
+          tuple.items[2],
+          tuple.items[1],
+          text_of(order) == "C",
+          tuple.items[0]));
+    } else if (callee == Global::kEncode && tuple.items.size() == 2) {
+      const Bytes codec = as<Bytes>(tuple.items[1], "the name of a codec");
+      if (text_of(codec) != "latin1" && text_of(codec) != "latin-1") {
+        fail("it wants another codec than latin1");
+      }
+      push(encoded(as<Bytes>(tuple.items[0], "a text to encode")));
     } else {
       fail("it calls what is no function of an array");
     }
@@ -203,36 +244,76 @@ class Machine {
 
   void build() {
     const Index state = pop();
-    if (std::holds_alternative<Dtype>(values_[top()])) {
-      return;  // byte order and alignment: one byte has neither
+    if (auto* type = std::get_if<Dtype>(&values_[top()])) {
+      // Its version, its byte order, and what integers do not have.
+      const Tuple& parts = as<Tuple>(state, "the state of a type");
+      if (parts.items.size() < 2) {
+        fail("the state of a type has more parts");
+      }
+      type->big = text_of(as<Bytes>(parts.items[1], "a byte order")) == ">";
+      return;
     }
     const Tuple& tuple = as<Tuple>(state, "the state of an array");
     if (tuple.items.size() != 5) {
       fail("the state of an array has five parts");
     }
-    const Tuple& shape = as<Tuple>(tuple.items[1], "the shape of an array");
-    const Dtype type = as<Dtype>(tuple.items[2], "the type of an array");
     const auto fortran = as<int64_t>(tuple.items[3], "the order of an array");
-    const Bytes data = as<Bytes>(tuple.items[4], "the bytes of an array");
-    if (!type.bytes || fortran != 0) {
-      fail("expected unsigned bytes in C order");
-    }
+    as<Array>(top(), "an array to fill") =
+        array_of(tuple.items[1], tuple.items[2], fortran == 0, tuple.items[4]);
+  }
+
+  Array array_of(Index shape, Index type, bool c_order, Index bytes) {
     Array array;
+    array.type = as<Dtype>(type, "the type of an array");
+    array.data = as<Bytes>(bytes, "the bytes of an array");
+    if (array.type.width == 0) {
+      fail("expected an array of unsigned bytes, or of integers as labels");
+    }
+    if (!c_order) {
+      fail(
+          "the array is in Fortran order; save numpy.ascontiguousarray() of "
+          "it");
+    }
     uint64_t count = 1;
-    for (Index item : shape.items) {
+    for (Index item : as<Tuple>(shape, "the shape of an array").items) {
       const auto side = as<int64_t>(item, "a number in a shape");
-      if (side < 1 || static_cast<uint64_t>(side) > data.size() / count) {
+      if (side < 1 || static_cast<uint64_t>(side) > array.data.size() / count) {
         fail("the shape of the array does not match its bytes");
       }
       count *= static_cast<uint64_t>(side);
       array.shape.push_back(side);
     }
-    if (count != data.size()) {
+    if (count * array.type.width != array.data.size()) {
       fail("the shape of the array does not match its bytes");
     }
-    array.data = data;
     array.built = true;
-    as<Array>(top(), "an array to fill") = std::move(array);
+    return array;
+  }
+
+  // How Python 3 writes bytes in protocol 2: as a text of characters below 256.
+  Bytes encoded(Bytes text) {
+    // Each text once: a file that asks more often is not honest.
+    encoded_bytes_ += text.size();
+    if (encoded_bytes_ > file_.size()) {
+      fail("it encodes more text than it has");
+    }
+    std::vector<uint8_t> bytes;
+    bytes.reserve(text.size());
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] < 0x80) {
+        bytes.push_back(text[i]);
+      } else if (
+          (text[i] & 0xfe) == 0xc2 && i + 1 < text.size() &&
+          (text[i + 1] & 0xc0) == 0x80) {
+        bytes.push_back(
+            static_cast<uint8_t>((text[i] << 6) | (text[i + 1] & 0x3f)));
+        ++i;
+      } else {
+        fail("a text that is not latin1");
+      }
+    }
+    owned_.push_back(std::move(bytes));
+    return owned_.back();
   }
 
   void append(std::span<const Index> items) {
@@ -252,8 +333,8 @@ class Machine {
 
   void expect_protocol() {
     const uint64_t protocol = take_number(1);
-    if (protocol > 3) {
-      fail(fmt::format("protocol {}; accepted: 2, 3", protocol));
+    if (protocol < 2 || protocol > 5) {
+      fail(fmt::format("protocol {}; accepted: 2 to 5", protocol));
     }
   }
 
@@ -289,6 +370,7 @@ class Machine {
         return false;
       case 'U':  // strings of Python 2, bytes and text of Python 3
       case 'C':
+      case 0x8c:
         push(take(take_number(1)));
         return false;
       case 'T':
@@ -296,9 +378,25 @@ class Machine {
       case 'X':
         push(take(take_number(4)));
         return false;
-      case 'c':
-        push_global();
+      case 0x8d:
+      case 0x8e:
+      case 0x96:  // a bytearray
+        push(take(take_number(8)));
         return false;
+      case 0x95:  // a frame: what follows stands for itself
+        take_number(8);
+        return false;
+      case 'c': {
+        const std::string_view module = take_line();
+        push_global(module, take_line());
+        return false;
+      }
+      case 0x93: {
+        const Bytes member = as<Bytes>(pop(), "the name of a global");
+        const Bytes module = as<Bytes>(pop(), "the name of a module");
+        push_global(text_of(module), text_of(member));
+        return false;
+      }
       case ')':
         push(Tuple{});
         return false;
@@ -333,6 +431,9 @@ class Machine {
       case 'u':
         set_items(pop_to_mark());
         return false;
+      case 0x94:
+        put(memo_.size());
+        return false;
       case 'q':
         put(take_number(1));
         return false;
@@ -363,29 +464,66 @@ class Machine {
     for (const auto& [key, value] : dict.items) {
       const std::string_view word = text_of(as<Bytes>(key, "a word as key"));
       if (word == "data") {
-        const Array array = as<Array>(value, "an array as 'data'");
+        const Array& array = as<Array>(value, "an array as 'data'");
         if (!array.built || array.shape.size() != 2) {
           fail("'data' is no array of two dimensions");
+        }
+        if (array.type.width != 1 || array.type.is_signed) {
+          fail("'data' is no array of unsigned bytes");
         }
         result.rows = array.shape[0];
         result.columns = array.shape[1];
         result.data = array.data;
       } else if (word == "labels") {
         labels = true;
-        result.labels.clear();
-        for (Index item : as<List>(value, "a list as 'labels'").items) {
-          const auto label = as<int64_t>(item, "a number as label");
-          if (label < 0 || label > 255) {
-            fail(fmt::format("label {} is out of range", label));
-          }
-          result.labels.push_back(static_cast<uint8_t>(label));
-        }
+        result.labels = labels_of(value);
       }
     }
     if (result.rows == 0 || !labels) {
       fail("the dictionary has no 'data' or no 'labels'");
     }
+    for (auto& bytes : owned_) {
+      if (bytes.data() == result.data.data()) {
+        result.owned = std::move(bytes);  // which moves no byte
+      }
+    }
     return result;
+  }
+
+  std::vector<uint8_t> labels_of(Index value) {
+    std::vector<uint8_t> labels;
+    const auto add = [&](int64_t label) {
+      if (label < 0 || label > 255) {
+        fail(fmt::format("label {} is out of range", label));
+      }
+      labels.push_back(static_cast<uint8_t>(label));
+    };
+    if (const auto* array = std::get_if<Array>(&values_[value])) {
+      if (!array->built || array->shape.size() != 1) {
+        fail("'labels' is no array of one dimension");
+      }
+      const size_t width = array->type.width;
+      for (size_t at = 0; at < array->data.size(); at += width) {
+        add(integer(array->data.subspan(at, width), array->type));
+      }
+    } else {
+      for (Index item :
+           as<List>(value, "a list or an array as 'labels'").items) {
+        add(as<int64_t>(item, "a number as label"));
+      }
+    }
+    return labels;
+  }
+
+  static int64_t integer(Bytes bytes, const Dtype& type) {
+    const bool negative =
+        type.is_signed && (bytes[type.big ? 0 : bytes.size() - 1] & 0x80) != 0;
+    uint64_t value = negative ? ~uint64_t{0} : 0;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const size_t at = type.big ? i : bytes.size() - 1 - i;
+      value = value << 8 | bytes[at];
+    }
+    return static_cast<int64_t>(value);
   }
 
   Bytes file_;
@@ -394,6 +532,8 @@ class Machine {
   std::vector<Value> values_;
   std::vector<Index> stack_;
   std::unordered_map<uint64_t, Index> memo_;
+  std::deque<std::vector<uint8_t>> owned_;  // of texts that were encoded
+  uint64_t encoded_bytes_ = 0;
 };
 
 }  // namespace

@@ -108,7 +108,13 @@ int main(int argc, char** argv) {
             "cnumpy.core.multiarray\n_reconstruct\n",
             "cnumpy\nndarray\n",
             "cnumpy\ndtype\n",
+            "c_codecs\nencode\n",
+            "X\x06latin1",
+            "\x8c\x13numpy._core.numeric\x94\x8c\x0b_frombuffer\x94\x93",
+            "\x8c\x05numpy\x94\x8c\x05"
+            "dtype\x94\x93",
             "\x80\x02",
+            "\x80\x05\x95",
             "U\x04"
             "data",
             "U\x06labels",
