@@ -24,7 +24,8 @@ namespace {
 }  // namespace
 
 std::vector<uint8_t> read_file(const std::string& path, uint64_t limit) {
-  os::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without waiting for who writes to a pipe of that name.
+  os::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts{};
   if (!file || ::fstat(file.get(), &facts) != 0) {
     fail_errno(path, errno);
@@ -105,7 +106,10 @@ size_t ByteStream::read_some(std::span<uint8_t> target) {
   at_ += offered - stream.avail_in;
   const size_t got = wanted - stream.avail_out;
   if (status == Z_STREAM_END) {
-    inflater_->ended = true;
+    // A file may be several, one after the other: their contents are one.
+    const bool more = bytes_.size() - at_ >= 2 && bytes_[at_] == 0x1f &&
+                      bytes_[at_ + 1] == 0x8b;
+    inflater_->ended = !more || inflateReset(&stream) != Z_OK;
   } else if (status == Z_BUF_ERROR || (status == Z_OK && got == 0)) {
     if (at_ >= bytes_.size()) {
       throw DataError(

@@ -208,6 +208,32 @@ TEST(Idx, ReadsPlainAndZipped) {
   }
 }
 
+TEST(Idx, GzipOfSeveralMembers) {
+  Folder folder;
+  const Bytes images = idx_images(4, 3, 3);
+  Bytes zipped;
+  for (size_t from = 0; from < images.size(); from += 16) {
+    const auto part = gzip(Bytes(
+        images.begin() + static_cast<std::ptrdiff_t>(from),
+        images.begin() +
+            static_cast<std::ptrdiff_t>(std::min(from + 16, images.size()))));
+    zipped.insert(zipped.end(), part.begin(), part.end());
+  }
+  folder.write("train-labels-idx1-ubyte", idx_labels(4));
+  folder.write("train-images-idx3-ubyte.gz", zipped);
+  const auto open = [&] {
+    return open_dataset(options("mnist", folder.path()));
+  };
+  EXPECT_EQ(open()->size(), 4);
+  const Bytes extra = gzip(Bytes(1));
+  zipped.insert(zipped.end(), extra.begin(), extra.end());
+  folder.write("train-images-idx3-ubyte.gz", zipped);
+  EXPECT_THAT(data_error(open), HasSubstr("longer than the 52 bytes"));
+  zipped.resize(zipped.size() - extra.size() - 1);
+  folder.write("train-images-idx3-ubyte.gz", zipped);
+  EXPECT_THAT(data_error(open), HasSubstr("truncated"));
+}
+
 TEST(Idx, ErrorsNameFileAndFault) {
   Folder folder;
   const Bytes images = idx_images(4, 3, 3);

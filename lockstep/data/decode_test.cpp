@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/test_files.h"
@@ -195,6 +197,34 @@ TEST(ImageFolder, TrainingNeverShowsATestImage) {
     const auto cats = open_image_folder(classes.path(), true, 0);
     EXPECT_EQ(cats->classes(), std::vector<std::string>{"cat"});
   }
+}
+
+TEST(ImageFolder, LinksUpwardsRepeatNothing) {
+  namespace fs = std::filesystem;
+  Folder folder;
+  const Bytes image = testing::png(2, 2, Bytes(12, 7));
+  folder.write("train/a/1.png", image);
+  folder.write("train/b/deep/2.png", image);
+  folder.write("test/a/3.png", image);
+  folder.write("elsewhere/4.png", image);
+  fs::create_directory_symlink("..", folder.at("train/a/up"));
+  fs::create_directory_symlink(".", folder.at("train/b/deep/self"));
+  fs::create_directory_symlink("../..", folder.at("train/b/top"));
+  fs::create_directory_symlink("..", folder.at("train/root"));
+  fs::create_directory_symlink("../elsewhere", folder.at("train/c"));
+  const auto dataset = open_image_folder(folder.path(), true, 0);
+  EXPECT_EQ(dataset->size(), 3);
+  EXPECT_EQ(dataset->classes(), (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST(ImageFolder, APipeIsNoImage) {
+  Folder folder;
+  folder.write("a.png", testing::png(2, 2, Bytes(12, 7)));
+  ASSERT_EQ(::mkfifo(folder.at("b.png").c_str(), 0600), 0);
+  const auto dataset = open_image_folder(folder.path(), true, 0);
+  RawImage image;
+  EXPECT_THAT(
+      data_error([&] { dataset->read(1, image); }), HasSubstr("not a file"));
 }
 
 TEST(ImageFolder, FlatSplitAndCorrupt) {

@@ -1,10 +1,12 @@
 #include "lockstep/data/image_folder.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/data/byte_stream.h"
@@ -77,25 +79,52 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return paths;
 }
 
+// By which a folder is known, whatever links lead to it.
+using Place = std::pair<dev_t, ino_t>;
+
+Place place_of(const fs::path& folder) {
+  struct stat facts{};
+  if (::stat(folder.c_str(), &facts) != 0) {
+    return {};
+  }
+  return {facts.st_dev, facts.st_ino};
+}
+
+// A folder and all that it lies in.
+std::vector<Place> places_above(const fs::path& folder) {
+  std::error_code error;
+  fs::path path = fs::canonical(folder, error);
+  std::vector<Place> places = {place_of(path)};
+  for (; path.has_relative_path(); path = path.parent_path()) {
+    places.push_back(place_of(path.parent_path()));
+  }
+  return places;
+}
+
+// `above`: the folders on the way here. A link to one of them repeats images.
 void collect(
     const fs::path& folder,
     int64_t label,
     std::vector<Entry>& entries,
     Skipped& skipped,
-    int depth) {
-  constexpr int kMaxDepth = 32;  // a link may point upwards
+    std::vector<Place>& above) {
+  const Place here = place_of(folder);
+  if (std::ranges::find(above, here) != above.end()) {
+    skipped.add(folder);
+    return;
+  }
+  above.push_back(here);
   for (const fs::path& path : sorted_entries(folder)) {
     std::error_code ignored;
     if (fs::is_directory(path, ignored)) {
-      if (depth < kMaxDepth) {
-        collect(path, label, entries, skipped, depth + 1);
-      }
+      collect(path, label, entries, skipped, above);
     } else if (has_image_name(path)) {
       entries.push_back({path.string(), label});
     } else {
       skipped.add(path);
     }
   }
+  above.pop_back();
 }
 
 bool holds_image(const fs::path& folder) {
@@ -183,6 +212,7 @@ open_image_folder(const std::string& root, bool train, int64_t limit) {
   std::vector<Entry> entries;
   std::vector<std::string> classes;
   Skipped skipped;
+  auto above = places_above(base);
   // Where the training images lie in the root itself.
   const bool beside = train && base == fs::path(root);
   for (const fs::path& path : sorted_entries(base)) {
@@ -193,7 +223,7 @@ open_image_folder(const std::string& root, bool train, int64_t limit) {
       }
       const auto label = static_cast<int64_t>(classes.size());
       const size_t before = entries.size();
-      collect(path, label, entries, skipped, 0);
+      collect(path, label, entries, skipped, above);
       if (entries.size() > before) {
         classes.push_back(path.filename().string());
       }
