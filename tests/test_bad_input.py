@@ -267,6 +267,20 @@ def test_early_stop_without_validation_is_told(tmp_path):
     assert done.stderr.count("trainer.early_stop=2 does nothing") == 1
 
 
+def test_few_images_are_held_out(tmp_path):
+    """Fewer than a batch, also of training images when a model is only tested."""
+    root, run = tmp_path / "set", tmp_path / "run"
+    for name in ("train/cat", "train/dog"):
+        make_images(root / name, 8)
+    make_images(root / "test" / "cat", 3)
+    words = ["data=folder", f"data.root={root}", "data.batch_size=8"]
+    trained(*DCGAN, *words, f"out={run}")
+    assert all(float(row["val_swd"]) > 0 for row in metrics(run)[1::2])
+    last = run / "checkpoints" / "last.safetensors"
+    done = trained("dcgan", "test", f"checkpoint={last}", "data.batch_size=64")
+    assert "val_swd" in done.stdout
+
+
 def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):
     run = tmp_path / "run"
     words = [*VIT, f"out={run}"]

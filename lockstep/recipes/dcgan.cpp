@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include <optional>
+
 #include "lockstep/train/error.h"
 #include "lockstep/train/precision.h"
 
@@ -51,11 +53,14 @@ class DcganRecipe : public train::Recipe {
              .ngf = config.model.ngf,
              .ndf = config.model.ndf},
             config.optim,
-            context),
-        loader_(training_, training_options()) {}
+            context) {
+    if (context.training) {
+      loader_.emplace(training_, training_options());
+    }
+  }
 
   std::string name() const override { return "dcgan"; }
-  data::Loader& loader() override { return loader_; }
+  data::Loader& loader() override { return *loader_; }
   std::vector<std::string> metrics() const override {
     return {"loss_d", "loss_g", "d_x", "d_g_z1", "d_g_z2"};
   }
@@ -136,7 +141,7 @@ class DcganRecipe : public train::Recipe {
   std::shared_ptr<data::Dataset> training_;
   std::shared_ptr<data::Dataset> held_out_;
   DcganPair pair_;
-  data::Loader loader_;
+  std::optional<data::Loader> loader_;  // none when only tested
   at::Tensor last_real_;
 };
 
@@ -152,8 +157,9 @@ std::map<std::string, double> DcganRecipe::validate() {
   }
   torch::NoGradGuard no_grad;
   parallel::broadcast(pair_.tensors(), *context_.group);  // rank 0's statistics
-  auto options = loader_options(config_.data, context_, *held_out_);
-  options.batch_size = count;
+  auto config = config_.data;
+  config.batch_size = count;  // few images may be held out
+  auto options = loader_options(config, context_, *held_out_);
   options.shuffle = false;
   options.workers = 0;
   data::Loader loader(held_out_, options);
