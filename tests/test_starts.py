@@ -142,6 +142,29 @@ def test_mpirun(tmp_path, by_hand, collective, used):
     check(run, by_hand, "mpirun", used)
 
 
+def start_two(mine, other):
+    """Ranks 0 and 1 of one mpirun, each with words of its own."""
+    one = ["-np", "1", TRAIN, *VIT, "trainer.collective=mpi", "trainer.timeout=1h"]
+    return subprocess.run(
+        [MPIRUN, "--allow-run-as-root", "--oversubscribe"]
+        + [*one, *mine, ":", *one, *other],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="no Open MPI")
+def test_a_rank_that_fails_ends_the_others_under_mpi(tmp_path):
+    folder = ["data=folder", f"data.root={tmp_path / 'missing'}"]
+    out = [f"out={tmp_path / 'run'}"]
+    done = start_two(out, [*out, *folder])
+    assert done.returncode in (2, 3), done.stderr
+    assert "missing is not there" in done.stderr
+    assert "rank 1 failed" in done.stderr
+
+
 def test_mpi_asked_for_without_mpirun(tmp_path):
     """At once and by name."""
     done = train(*VIT, "trainer.collective=mpi", f"out={tmp_path / 'run'}")

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "lockstep/collective/mpi_runtime.h"
@@ -25,6 +27,8 @@ constexpr int kArrivedTag = 2;
 constexpr size_t kMaxReason = 1000;
 // How long ranks that passed their deadline tell each other so.
 constexpr Duration kRollCall = std::chrono::milliseconds(500);
+// For what is under way when a rank tells that it failed.
+constexpr Duration kGrace = std::chrono::milliseconds(500);
 constexpr size_t kMaxCount = size_t{1} << 30;  // MPI counts are int
 
 // The communicator of MPI and what waits on it share; lives as long as either.
@@ -53,11 +57,20 @@ class MpiGroup {
   ~MpiGroup() {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    // A dead group has requests under way: MPI keeps them.
-    if (finalized == 0 && !failed()) {
-      MPI_Comm_free(&data);
-      MPI_Comm_free(&control_);
+    if (finalized != 0) {
+      return;
     }
+    // Nothing else tells the others: MPI keeps a rank that ends until all do.
+    if (std::uncaught_exceptions() > 0) {
+      set_failure(fmt::format("rank {} failed", rank), {});
+    }
+    // A dead group has requests under way: MPI keeps them.
+    if (failed()) {
+      tell();
+      return;
+    }
+    MPI_Comm_free(&data);
+    MPI_Comm_free(&control_);
   }
 
   bool failed() const { return failed_.load(); }
@@ -70,26 +83,9 @@ class MpiGroup {
   }
 
   void check() {
-    int there = 0;
-    MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, control_, &there, &status);
-    if (there != 0) {
-      char text[kMaxReason] = {};
-      MPI_Recv(
-          text,
-          kMaxReason - 1,
-          MPI_CHAR,
-          status.MPI_SOURCE,
-          kAbortTag,
-          control_,
-          MPI_STATUS_IGNORE);
-      told_.store(true);  // the sender told the others too
-      set_failure(text, {});
-    }
+    hear();
     if (failed()) {
-      tell();
-      const std::lock_guard lock(mutex_);
-      throw CollectiveError(reason_, ranks_);
+      fail();
     }
   }
 
@@ -120,7 +116,15 @@ class MpiGroup {
         return first == Clock::time_point{} ? Clock::now() : first;
       }
       if (spins % 64 == 63) {
-        check();
+        hear();
+        // What all ranks entered comes to its end, though one of them, being
+        // through with it, failed since.
+        if (failed() && !grace_) {
+          grace_ = os::Deadline::after(kGrace);
+        }
+        if (grace_ && grace_->passed()) {
+          fail();
+        }
         if (deadline.passed()) {
           fail_missing(operation, number);
         }
@@ -135,6 +139,32 @@ class MpiGroup {
   uint64_t launched = 0;
 
  private:
+  // Whether another rank gave up.
+  void hear() {
+    int there = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, kAbortTag, control_, &there, &status);
+    if (there != 0) {
+      char text[kMaxReason] = {};
+      MPI_Recv(
+          text,
+          kMaxReason - 1,
+          MPI_CHAR,
+          status.MPI_SOURCE,
+          kAbortTag,
+          control_,
+          MPI_STATUS_IGNORE);
+      told_.store(true);  // the sender told the others too
+      set_failure(text, {});
+    }
+  }
+
+  [[noreturn]] void fail() {
+    tell();
+    const std::lock_guard lock(mutex_);
+    throw CollectiveError(reason_, ranks_);
+  }
+
   void set_failure(const std::string& reason, std::vector<int> ranks) {
     const std::lock_guard lock(mutex_);
     if (reason_.empty()) {
@@ -226,6 +256,7 @@ class MpiGroup {
   MPI_Comm control_ = MPI_COMM_NULL;
   std::atomic<bool> failed_{false};
   std::atomic<bool> told_{false};
+  std::optional<os::Deadline> grace_;
   std::mutex mutex_;
   std::string reason_;
   std::vector<int> ranks_;
