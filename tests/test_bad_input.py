@@ -342,6 +342,35 @@ def test_nothing_to_resume_is_told(tmp_path):
     assert "0.0 samples/s" not in done.stdout, "one step has no speed"
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
+def test_a_new_run_never_resumes_an_old_one(tmp_path, sharded):
+    """Killed before its first checkpoint, in the folder of one that finished."""
+    run, words = tmp_path / "run", list(VIT)
+    if sharded:
+        words += ["trainer.strategy=fsdp", "trainer.checkpoint_format=sharded"]
+    trained(*words, "trainer.max_steps=3", f"out={run}")
+    last = run / "checkpoints" / "last.safetensors"
+    old = tensors(last)
+    with Ranks(tmp_path, [*words, "data.length=48000", f"out={run}"], 1) as ranks:
+        wait_until(lambda: not last.exists(), what="the new run to begin")
+        ranks.kill()
+    assert tensors(last.with_name("previous-last.safetensors")) == old
+    words += ["trainer.resume=auto", "trainer.max_steps=1", f"out={run}"]
+    done = trained(*words)
+    assert "nothing to resume" in done.stdout + done.stderr
+    assert metadata(last)["lockstep.step"] == "1"
+
+
+def test_weights_of_the_run_before(tmp_path):
+    """They are read before the new run sets them aside."""
+    run = tmp_path / "run"
+    words = [*VIT, "trainer.max_steps=2", f"out={run}"]
+    trained(*words)
+    last = run / "checkpoints" / "last.safetensors"
+    done = trained(*words, f"model.weights={last}")
+    assert "stay as initialised" not in done.stderr and last.exists()
+
+
 @pytest.mark.skipif(not os.path.exists(LOCKSTEP), reason="no control program here")
 def test_a_run_under_lockstep_that_is_split_is_told(tmp_path):
     done = subprocess.run(

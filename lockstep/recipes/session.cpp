@@ -149,12 +149,12 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   return input_or_throw(entry->prepare(node, world_size));
 }
 
-// Nobody goes on with what lies in `out`, and no launcher writes there.
+// Nobody goes on with what was written before, and no launcher writes there.
 bool begins_anew(
     const Prepared& prepared,
     const train::RankEnvironment& environment) {
-  return !prepared.out.empty() && prepared.trainer.resume == "none" &&
-         environment.generation == 0 && environment.launcher != "lockstep";
+  return prepared.trainer.resume == "none" && environment.generation == 0 &&
+         environment.launcher != "lockstep";
 }
 
 Result<record::RunDirectory> open_out(
@@ -399,6 +399,10 @@ int train_recipe(const Command& command, Sitting& sitting) {
                                  ? environment.checkpoints
                                  : run.checkpoints().string();
     input_or_throw(os::real_files().make_directories(options.checkpoint_dir));
+    // After build(), which may have read weights from there.
+    if (environment.rank == 0 && begins_anew(prepared, environment)) {
+      input_or_throw(record::set_checkpoints_aside(options.checkpoint_dir));
+    }
     const train::Monitor monitor(
         *sitting.events,
         kResourcePeriod,

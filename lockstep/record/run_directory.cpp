@@ -134,6 +134,29 @@ Result<void> RunDirectory::start_anew() const {
   });
 }
 
+Result<void> set_checkpoints_aside(const os::Path& folder) {
+  for (const std::string name : {"last.safetensors", "best.safetensors"}) {
+    const os::Path from = folder / name;
+    const os::Path to = folder / ("previous-" + name);
+    std::error_code error;
+    if (!std::filesystem::exists(from, error)) {
+      continue;
+    }
+    // A folder of shards, or of a run without them: neither takes the other's
+    // place by itself.
+    std::filesystem::remove_all(to, error);
+    if (!error) {
+      std::filesystem::rename(from, to, error);
+    }
+    if (error) {
+      return os_error(
+          fmt::format("cannot move {} to {}", from.string(), to.string()),
+          error.value());
+    }
+  }
+  return {};
+}
+
 os::Path RunDirectory::rank_log(int rank) const {
   return path_ / "ranks" / fmt::format("{}.log", rank);
 }

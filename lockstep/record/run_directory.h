@@ -26,8 +26,8 @@ class RunDirectory {
   static Result<RunDirectory> existing(const os::Path& path);
 
   // Before another run begins in it: removes what that one would append to, the
-  // events of all ranks, timing.csv and TensorBoard's files. Checkpoints, logs
-  // and pictures stay until they are replaced.
+  // events of all ranks, timing.csv and TensorBoard's files. Logs and pictures
+  // stay until they are replaced; for checkpoints see below.
   Result<void> start_anew() const;
 
   const os::Path& path() const { return path_; }
@@ -49,6 +49,11 @@ class RunDirectory {
   explicit RunDirectory(os::Path path) : path_(std::move(path)) {}
   os::Path path_;
 };
+
+// Before another run writes checkpoints to `folder`: the old ones become
+// previous-last.safetensors and previous-best.safetensors, so that nobody
+// resumes from another run's. A set of before is replaced by one of the kind.
+Result<void> set_checkpoints_aside(const os::Path& folder);
 
 // The runs under `root`, newest first. An absent root has none.
 Result<std::vector<RunDirectory>> list_runs(const os::Path& root);

@@ -77,6 +77,34 @@ TEST(RunDirectory, ANewRunAppendsToNothingOfTheOld) {
   EXPECT_TRUE(run->start_anew());
 }
 
+TEST(RunDirectory, OldCheckpointsAreKeptUnderAnotherName) {
+  const TemporaryFolder folder;
+  const auto last = folder.path() / "last.safetensors";
+  const auto best = folder.path() / "best.safetensors";
+  const auto previous = folder.path() / "previous-last.safetensors";
+  const auto content = [](const os::Path& path) {
+    return os::real_files().read(path).value_or("absent");
+  };
+  EXPECT_TRUE(set_checkpoints_aside(folder.path()));
+  std::ofstream(last) << "first";
+  std::ofstream(best) << "best";
+  ASSERT_TRUE(set_checkpoints_aside(folder.path()));
+  EXPECT_FALSE(std::filesystem::exists(last));
+  EXPECT_FALSE(std::filesystem::exists(best));
+  EXPECT_EQ(content(previous), "first");
+  // A run that wrote none takes nobody's away.
+  ASSERT_TRUE(set_checkpoints_aside(folder.path()));
+  EXPECT_EQ(content(previous), "first");
+  std::filesystem::create_directory(last);
+  std::ofstream(last / "shard") << "second";
+  ASSERT_TRUE(set_checkpoints_aside(folder.path()));
+  EXPECT_EQ(content(previous / "shard"), "second");
+  std::ofstream(last) << "third";
+  ASSERT_TRUE(set_checkpoints_aside(folder.path()));
+  EXPECT_EQ(content(previous), "third");
+  EXPECT_EQ(content(folder.path() / "previous-best.safetensors"), "best");
+}
+
 TEST(RunDirectory, AnUnusablePlaceIsNamedWithAWayOut) {
   const TemporaryFolder folder;
   const auto file = folder.path() / "file";
