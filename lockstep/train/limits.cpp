@@ -1,12 +1,24 @@
 #include "lockstep/train/limits.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace lockstep::train {
 namespace {
 
 int64_t steps_of(const TrainerConfig& trainer, int64_t batches) {
-  return (batches + trainer.accumulate - 1) / trainer.accumulate;
+  return batches / trainer.accumulate +
+         (batches % trainer.accumulate != 0 ? 1 : 0);
+}
+
+// As many steps as can be counted, where there would be more.
+int64_t limited(int64_t factor, int64_t times, int64_t plus) {
+  int64_t product = 0;
+  int64_t sum = 0;
+  return __builtin_mul_overflow(factor, times, &product) ||
+                 __builtin_add_overflow(product, plus, &sum)
+             ? std::numeric_limits<int64_t>::max()
+             : sum;
 }
 
 // The step at which so many epochs are over.
@@ -21,8 +33,10 @@ int64_t step_after(
   // The loader goes on at this batch.
   const int64_t next = progress.samples_in_epoch / epoch.batch_samples;
   const int64_t left = std::max<int64_t>(0, epoch.batches - next);
-  return progress.step + steps_of(trainer, left) +
-         (epochs - progress.epoch - 1) * steps_per_epoch(trainer, epoch);
+  return limited(
+      steps_per_epoch(trainer, epoch),
+      epochs - progress.epoch - 1,
+      progress.step + steps_of(trainer, left));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace lockstep::train {
 namespace {
 
@@ -54,6 +56,19 @@ TEST(Limits, StepsAreCountedFromTheBeginning) {
   EXPECT_EQ(total_steps(trainer, {6, 8}, at(24, 2, 0)), 30);
   trainer.max_steps = 100;
   EXPECT_EQ(total_steps(trainer, {6, 8}, at(24, 2, 0)), 30);
+}
+
+TEST(Limits, ThatCannotBeCountedAreNoLimits) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  TrainerConfig trainer = epochs(999'999'999'999'999'999);
+  EXPECT_EQ(total_steps(trainer, {12, 4}, {}), kMost);
+  trainer.max_steps = 2;
+  EXPECT_EQ(total_steps(trainer, {12, 4}, {}), 2);
+  trainer = epochs(kMost);
+  EXPECT_EQ(total_steps(trainer, {12, 4}, at(24, 2, 0)), kMost);
+  trainer = epochs(2);
+  trainer.accumulate = kMost;
+  EXPECT_EQ(total_steps(trainer, {12, 4}, {}), 2);
 }
 
 TEST(Limits, TimeOfEarlierSittingsCounts) {
