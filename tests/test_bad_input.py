@@ -2,7 +2,9 @@
 that names the place and what to do, never with a crash or a hang."""
 
 import gzip
+import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -19,6 +21,7 @@ from trainer import (
     Ranks,
     assert_same_checkpoint,
     clean_environment,
+    events,
     free_port,
     metadata,
     metrics,
@@ -279,6 +282,24 @@ def test_few_images_are_held_out(tmp_path):
     last = run / "checkpoints" / "last.safetensors"
     done = trained("dcgan", "test", f"checkpoint={last}", "data.batch_size=64")
     assert "val_swd" in done.stdout
+
+
+def test_a_run_that_failed_is_closed(tmp_path):
+    run = tmp_path / "run"
+    done = train(*VIT, "optim.schedule=constant", "optim.lr=1e30", f"out={run}")
+    refused(done, "not a number", code=1)
+    merged = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert merged[-1]["kind"] == "exit" and merged[-1]["code"] == 1
+    assert len((run / "timing.csv").read_text().splitlines()) > 1
+    assert "not a number" in (run / "logbook.md").read_text()
+
+
+def test_the_logbooks_command_is_for_a_shell(tmp_path):
+    run = tmp_path / "it's a run"
+    trained(*VIT, "trainer.max_steps=1", f"out={run}")
+    text = (run / "logbook.md").read_text()
+    (line,) = [one for one in text.splitlines() if one.startswith("lockstep-train ")]
+    assert shlex.split(line)[-1] == f"out={run}"
 
 
 def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/base/log.h"
@@ -210,6 +211,7 @@ record::RunDirectory open_run(
 struct Sitting {
   train::RankEnvironment environment;
   double started = 0;
+  std::optional<record::RunDirectory> run;  // once there are events
   std::unique_ptr<record::EventWriter> events;
 };
 
@@ -240,6 +242,7 @@ void open_events(const record::RunDirectory& run, Sitting& sitting) {
   sitting.events = input_or_throw(
       record::EventWriter::open(
           os::real_files(), path, environment.rank, os::host_facts().hostname));
+  sitting.run = run;
 }
 
 // By rank 0, unless the launcher has done so.
@@ -255,23 +258,46 @@ void write_job(
   }
 }
 
-// Everybody's events are on disk; without a coordinator rank 0 closes the run.
+// Without a coordinator rank 0 does it.
+void close_run(const Command& command, const Sitting& sitting) {
+  if (sitting.environment.launcher == "lockstep" ||
+      sitting.environment.rank != 0) {
+    return;
+  }
+  auto arguments = command.arguments;
+  if (!command.config_file.empty()) {
+    arguments.insert(arguments.begin(), {"--config", command.config_file});
+  }
+  train::close_run(*sitting.run, command.recipe, arguments);
+}
+
+// Everybody's events are on disk.
 void close_events(
     const Command& command,
-    const record::RunDirectory& run,
     const Sitting& sitting,
     collective::Communicator& group) {
   sitting.events->flush();
-  if (sitting.environment.launcher == "lockstep") {
+  if (sitting.environment.launcher != "lockstep") {
+    group.barrier();
+  }
+  close_run(command, sitting);
+}
+
+// Nobody waits for the others: what they have written by now is in it.
+void close_failed(
+    const Command& command,
+    const Sitting& sitting,
+    int code,
+    const std::string& reason) {
+  if (!sitting.events) {
     return;
   }
-  group.barrier();
-  if (sitting.environment.rank == 0) {
-    auto arguments = command.arguments;
-    if (!command.config_file.empty()) {
-      arguments.insert(arguments.begin(), {"--config", command.config_file});
-    }
-    train::close_run(run, command.recipe, arguments);
+  sitting.events->write(wire::Exit{code, 0, reason});
+  sitting.events->flush();
+  try {
+    close_run(command, sitting);
+  } catch (const std::exception& failure) {
+    log_warning(fmt::format("closing the run: {}", failure.what()));
   }
 }
 
@@ -302,7 +328,7 @@ int run_own(
     code = prepared.run(own);
   }
   sitting.events->write(wire::Exit{code, 0, ""});
-  close_events(command, run, sitting, group);
+  close_events(command, sitting, group);
   return code;
 }
 
@@ -415,7 +441,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
           result.stopped && train::stop_signal() == 0 ? 143 : code,
           0,
           result.stopped ? "stopped after a checkpoint" : ""});
-  close_events(command, run, sitting, group.communicator());
+  close_events(command, sitting, group.communicator());
   if (environment.rank == 0) {
     print_result(result, run);
   }
@@ -447,10 +473,7 @@ int run_session(const Command& command) {
     reason = failure.what();
   }
   log_error(reason);
-  if (sitting.events) {
-    sitting.events->write(wire::Exit{code, 0, reason});
-    sitting.events->flush();
-  }
+  close_failed(command, sitting, code, reason);
   return code;
 }
 

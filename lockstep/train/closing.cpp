@@ -1,9 +1,10 @@
 #include "lockstep/train/closing.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 
 #include "lockstep/base/log.h"
 #include "lockstep/record/csv.h"
@@ -48,6 +49,21 @@ Result<void> merge_events(const record::RunDirectory& run) {
   return files.write_atomic(run.timing(), timing);
 }
 
+// As a shell takes it for one word.
+std::string quoted(const std::string& word) {
+  const bool plain = std::ranges::all_of(word, [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("_-+=.,:/@%", c) != nullptr;
+  });
+  if (plain && !word.empty()) {
+    return word;
+  }
+  std::string text = "'";
+  for (const char c : word) {
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return text + "'";
+}
+
 }  // namespace
 
 void close_run(
@@ -56,8 +72,10 @@ void close_run(
     const std::vector<std::string>& arguments) {
   record::LogbookInput input;
   input.name = recipe;
-  input.command =
-      fmt::format("lockstep-train {} {}", recipe, fmt::join(arguments, " "));
+  input.command = "lockstep-train " + recipe;
+  for (const auto& argument : arguments) {
+    input.command += fmt::format(" {}", quoted(argument));
+  }
   auto closed = merge_events(run);
   if (closed) {
     closed = record::write_logbook(run, input);
