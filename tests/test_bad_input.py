@@ -392,6 +392,27 @@ def test_weights_of_the_run_before(tmp_path):
     assert "stay as initialised" not in done.stderr and last.exists()
 
 
+def listens(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_signal_ends_a_rank_that_waits_for_others(tmp_path):
+    port = free_port()
+    env = clean_environment(
+        RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, LOCAL_WORLD_SIZE=2,
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+    )
+    alone = subprocess.Popen([TRAIN, *VIT, f"out={tmp_path / 'alone'}"], env=env)
+    try:
+        wait_until(lambda: listens(port), what="rank 0 to open its port")
+        alone.send_signal(signal.SIGTERM)
+        assert alone.wait(60) == -signal.SIGTERM
+    finally:
+        alone.kill()
+        alone.wait()
+
+
 @pytest.mark.skipif(not os.path.exists(LOCKSTEP), reason="no control program here")
 def test_a_run_under_lockstep_that_is_split_is_told(tmp_path):
     done = subprocess.run(

@@ -363,11 +363,6 @@ int train_recipe(const Command& command, Sitting& sitting) {
   set_threads(environment);
   train::install_caching_allocator();
   train::join_freed_memory(device);
-  // The loop alone looks for them; whatever else runs ends as any program does,
-  // for what it writes has its name only when it is whole.
-  if (command.verb == "train" && !prepared.run) {
-    train::install_stop_signals();
-  }
   train::apply_precision(device, prepared.trainer.precision);
 
   train::Group group(
@@ -377,6 +372,12 @@ int train_recipe(const Command& command, Sitting& sitting) {
       device);
   if (prepared.run) {
     return run_own(command, prepared, sitting, group.communicator());
+  }
+  // The loop alone looks for them, and until there is a group no loop begins;
+  // whatever else runs ends as any program does, for what it writes has its
+  // name only when it is whole.
+  if (command.verb == "train") {
+    train::install_stop_signals();
   }
   if (group.communicator().name() != "nccl") {
     train::use_own_stream(device);
