@@ -59,6 +59,7 @@ from trainer import (
         (["vit", "data.classes=3000000000"], ["data.classes", "1 and 1000"]),
         (["vit", "data.length=9223372036854775807"], ["data.length"]),
         (["vit", "trainer.min_epochs=3", "trainer.max_epochs=2"], ["min_epochs=3"]),
+        (["vit", "trainer.resume="], ["trainer.resume= is empty", "none, auto"]),
         (["dcgan", "data.batch_size=0"], ["data.batch_size", "0"]),
         (["dcgan", "data.batch_size=2.5"], ["data.batch_size", "2.5"]),
         (["vit", "flip=perhaps"], ["flip", "perhaps", "true"]),
@@ -300,6 +301,15 @@ def test_the_logbooks_command_is_for_a_shell(tmp_path):
     text = (run / "logbook.md").read_text()
     (line,) = [one for one in text.splitlines() if one.startswith("lockstep-train ")]
     assert shlex.split(line)[-1] == f"out={run}"
+
+
+def test_an_output_that_takes_nothing_is_told():
+    for words in (["--list"], ["vit", "--print-config"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [TRAIN, *words], stdout=full, stderr=subprocess.PIPE, timeout=60
+            )
+        assert done.returncode == 1 and b"No space left" in done.stderr, words
 
 
 def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):

@@ -1,6 +1,8 @@
 // lockstep-train: parse, build, run, close.
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace {
 using lockstep::Result;
 using lockstep::recipes::Command;
 
+constexpr int kFailed = 1;
 constexpr int kBadInput = 2;
 
 Result<std::string> text_for(const Command& command) {
@@ -52,7 +55,12 @@ int print(const Result<std::string>& text) {
     std::fprintf(stderr, "%s\n", text.error().to_string().c_str());
     return kBadInput;
   }
-  std::fputs(text->c_str(), stdout);
+  errno = 0;
+  if (std::fputs(text->c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    std::fprintf(
+        stderr, "cannot write to standard output: %s\n", std::strerror(errno));
+    return kFailed;
+  }
   return 0;
 }
 

@@ -208,6 +208,11 @@ check_and_complete(TrainerConfig& trainer, DataConfig& data, int world_size) {
               world_size));
     }
   }
+  if (trainer.resume.empty()) {
+    return Error(
+        ErrorCode::kInvalidInput,
+        "trainer.resume= is empty; accepted: none, auto, or a checkpoint");
+  }
   if (trainer.strategy == "single" && world_size > 1) {
     return Error(
         ErrorCode::kInvalidInput,
