@@ -176,6 +176,23 @@ def test_recompute_trades_time_for_batch(tmp_path):
     assert found(done.stdout)[2] == "block"
 
 
+def test_recompute_is_found_for_many_small_samples(tmp_path):
+    """What eight samples take is nothing beside the limit: the later modes go
+    on from what fits in the ones before."""
+    done = trained(
+        *WORDS,
+        "data.length=3000",
+        "data.image_size=16",
+        "trainer.memory_limit=460MiB",
+        "trainer.max_steps=1",
+        "data.batch_size=auto:3000",
+        "trainer.recompute=auto",
+        f"out={tmp_path / 'run'}",
+    )
+    batch, _, mode = found(done.stdout)
+    assert mode != "none" and batch == 3000
+
+
 def test_recompute_on_several_ranks(tmp_path):
     """Hooks fire inside the nested backward: buckets leave, sums are equal."""
     for mode in ("none", "attention", "block"):

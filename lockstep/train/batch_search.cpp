@@ -15,6 +15,11 @@ constexpr int64_t kFine = 64;   // above, sizes are multiples of
 constexpr int64_t kCoarse = 8;  // this: GPUs like them, and few are left out
 // Near enough to the budget to end the search.
 constexpr double kFull = .98;
+// While peaks hardly differ, the next size is so many times the last: eight
+// samples of small images are nothing to a machine's memory.
+constexpr int64_t kLeap = 4;
+constexpr int kBack = 3;  // trials kept for stepping back
+constexpr int kFew = 3;   // trials of each mode but the first, at least
 
 Bytes to_bytes(double count) {
   return Bytes{static_cast<uint64_t>(std::max(0., count))};
@@ -30,12 +35,21 @@ class Search {
       : trial_(trial), meter_(meter), group_(group), options_(options) {
     above_ = options.most + 1;
     limit_ = agreed({static_cast<double>(meter.limit())})[0];
+    if (options.limit > 0) {
+      limit_ = std::min(limit_, options.limit);
+    }
     budget_ = limit_ * (1 - options.margin);
   }
 
   BatchFit run() {
     int64_t size = std::min(kFirst, options_.most);
-    while (fit_.trials < options_.max_trials) {
+    if (options_.first > 0) {
+      size = std::min(options_.first, options_.most);
+      begin_line();
+    }
+    const int most_trials =
+        options_.max_trials - std::min(kBack, options_.max_trials / 4);
+    while (fit_.trials < most_trials) {
       const double peak = try_one(size);
       const bool fits = peak <= budget_;
       if (fits) {
@@ -52,11 +66,13 @@ class Search {
       if (wall_ && fit_.batch > 0 &&
           static_cast<double>(gap) <=
               std::max(1., options_.margin / 2 * fit_.batch)) {
+        fit_.largest = true;
         break;
       }
       if (near || gap <= (fit_.batch >= kFine ? kCoarse : 1)) {
         // The most that is allowed need not be a multiple of anything.
         if (near || above_ != options_.most + 1 || gap == 1) {
+          fit_.largest = true;
           break;
         }
         size = options_.most;
@@ -77,10 +93,18 @@ class Search {
     double peak;
   };
 
+  // The first size is a large one: what is in use before it makes the line.
+  // Trials take more than that by a constant, so the line is too steep, and
+  // what it predicts rather too small.
+  void begin_line() {
+    meter_.reset();
+    points_.push_back({0, -agreed({-static_cast<double>(meter_.peak())})[0]});
+  }
+
   // There was less memory than the meter said, so it does not see all that
   // counts: what worked, less a margin, is the limit, and the margin comes off
   // that. What is taken has worked as the last trial: less is tried until it
-  // does.
+  // does, or until the trials end.
   void step_back() {
     const double worked = fit_.peak;
     limit_ = worked * (1 - options_.margin);
@@ -91,13 +115,17 @@ class Search {
         points_.front().size +
         share * (static_cast<double>(fit_.batch) - points_.front().size));
     size = std::clamp<int64_t>(size, 1, fit_.batch);
-    double peak = try_one(size);
-    while (!std::isfinite(peak) && size > 1) {
-      size = size * 3 / 4;
-      peak = try_one(size);
+    fit_.batch = 0;
+    fit_.peak = 0;
+    while (size > 0 && fit_.trials < options_.max_trials) {
+      const double peak = try_one(size);
+      if (std::isfinite(peak)) {
+        fit_.batch = size;
+        fit_.peak = peak;
+        return;
+      }
+      size = size * (options_.max_trials - fit_.trials > 2 ? 3 : 2) / 4;
     }
-    fit_.batch = std::isfinite(peak) ? size : 0;
-    fit_.peak = std::isfinite(peak) ? peak : 0;
   }
 
   // The least over all ranks.
@@ -128,7 +156,10 @@ class Search {
     }
     meter_.reset();
     peak = -agreed({-peak})[0];
-    wall_ = wall_ || !std::isfinite(peak);
+    if (!std::isfinite(peak)) {
+      fit_.failed = wall_ ? std::min(fit_.failed, size) : size;
+      wall_ = true;
+    }
     return peak;
   }
 
@@ -141,7 +172,8 @@ class Search {
     if (const auto guess = predicted(); guess > 0) {
       size = guess;
     } else {
-      size = above_ > options_.most ? low * 2 : (low + above_) / 2;
+      const int64_t leap = points_.size() < 2 ? 2 : kLeap;
+      size = above_ > options_.most ? low * leap : (low + above_) / 2;
     }
     // From a few samples nobody sees thousands well.
     size = std::clamp(size, low + 1, std::min(above_ - 1, low * 16));
@@ -153,11 +185,11 @@ class Search {
   }
 
   // Where the line through the last two peaks meets the budget; 0 while the
-  // peaks hardly differ, or when a guess has just missed: then halves are
-  // taken.
+  // peaks hardly differ, when a guess has just missed, or when memory ended
+  // below the budget, wherever that is: then halves are taken.
   int64_t predicted() const {
     const bool missed = above_ <= options_.most && fit_.trials % 2 == 0;
-    if (points_.size() < 2 || missed) {
+    if (points_.size() < 2 || missed || wall_) {
       return 0;
     }
     // By size: the two largest that were measured.
@@ -207,6 +239,41 @@ BatchFit find_batch(
     collective::Communicator* group,
     const BatchSearchOptions& options) {
   return Search(trial, meter, group, options).run();
+}
+
+ModeFit find_mode(
+    size_t num_modes,
+    const std::function<void(size_t)>& use,
+    const std::function<void(int64_t)>& trial,
+    MemoryMeter& meter,
+    collective::Communicator* group,
+    const BatchSearchOptions& options) {
+  ModeFit best;
+  auto search = options;
+  int trials = 0;
+  for (size_t mode = 0; mode < num_modes; ++mode) {
+    const auto left = static_cast<int>(num_modes - mode - 1);
+    search.max_trials =
+        std::max(kFew, options.max_trials - trials - kFew * left);
+    use(mode);
+    const auto fit = find_batch(trial, meter, group, search);
+    trials += fit.trials;
+    if (fit.batch > best.fit.batch || best.fit.batch == 0) {
+      best = {mode, fit};
+    }
+    if (best.fit.batch == options.most) {
+      break;
+    }
+    // What fits when more is kept fits now, and memory that ended before its
+    // limit will again.
+    search.first = std::max<int64_t>(1, best.fit.batch);
+    if (fit.failed > 0 && fit.batch > 0) {
+      search.limit = fit.limit;
+    }
+  }
+  best.fit.trials = trials;
+  use(best.mode);
+  return best;
 }
 
 }  // namespace lockstep::train

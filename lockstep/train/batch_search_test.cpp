@@ -175,6 +175,122 @@ TEST(BatchSearch, StepsBackUntilItWorks) {
   EXPECT_LE(fit.peak, real);
 }
 
+// Modes that keep less and less, as bytes a sample.
+struct Modes {
+  std::vector<double> slopes;
+  double base = 140 * kMega;
+  double limit = 2048 * kMega;
+  double real = 1e18;
+  // The mode that was taken, and its fit.
+  ModeFit find(int64_t most) {
+    size_t mode = 0;
+    std::vector<LineMeter> meters;
+    for (const double slope : slopes) {
+      meters.emplace_back(base, slope, limit);
+      meters.back().real = real;
+    }
+    // One meter, as of one machine, whose line depends on the mode.
+    struct Switch : MemoryMeter {
+      std::vector<LineMeter>& meters;
+      size_t& mode;
+      Switch(std::vector<LineMeter>& all, size_t& now)
+          : meters(all), mode(now) {}
+      void reset() override { meters[mode].reset(); }
+      uint64_t peak() override { return meters[mode].peak(); }
+      uint64_t limit() const override { return meters[mode].limit(); }
+    } meter(meters, mode);
+    BatchSearchOptions options;
+    options.most = most;
+    const auto found = find_mode(
+        slopes.size(),
+        [&](size_t next) { mode = next; },
+        [&](int64_t size) { meters[mode].run(size); },
+        meter,
+        nullptr,
+        options);
+    EXPECT_EQ(mode, found.mode);
+    EXPECT_LT(found.fit.trials, 20);
+    return found;
+  }
+};
+
+// A sample is tiny beside the budget: the search of each mode needs the room
+// that a search from eight samples on would not have.
+TEST(BatchSearch, ALaterModeGoesOnWhereTheOneBeforeEnded) {
+  for (const double unit : {1e3, 1e4, 1e5, 1e6, 2e7}) {
+    Modes modes{{2.4 * unit, 1.8 * unit, unit}};
+    const double room = .9 * modes.limit - modes.base;
+    const auto exact = [&](size_t mode) {
+      return static_cast<int64_t>(room / modes.slopes[mode]);
+    };
+    // Each mode is taken for what only it, or one that keeps less, can.
+    for (size_t mode = 0; mode < 3; ++mode) {
+      const auto most = static_cast<int64_t>(.93 * exact(mode));
+      const auto found = modes.find(most);
+      EXPECT_EQ(found.mode, mode) << unit;
+      EXPECT_EQ(found.fit.batch, most) << unit;
+    }
+    const auto found = modes.find(2 * exact(2));
+    EXPECT_EQ(found.mode, 2u) << unit;
+    EXPECT_LE(found.fit.batch, exact(2)) << unit;
+    EXPECT_GE(found.fit.batch, .9 * exact(2) - 1) << unit;
+  }
+}
+
+TEST(BatchSearch, AModeMayFitWhereTheOneBeforeDoesNotAtAll) {
+  Modes modes{{3e9, 2e9, 1e8}};
+  const auto found = modes.find(4);
+  EXPECT_EQ(found.mode, 2u);
+  EXPECT_EQ(found.fit.batch, 4);
+  EXPECT_EQ((Modes{{3e9, 3e9, 3e9}}.find(4).fit.batch), 0);
+}
+
+TEST(BatchSearch, ModesShareTheirTrialsWhereMemoryEndsEarly) {
+  Modes modes{{2.4e5, 1.8e5, 1e5}};
+  modes.real = 700 * kMega;
+  const auto found = modes.find(100'000);
+  EXPECT_EQ(found.mode, 2u);
+  EXPECT_GT(found.fit.batch, 3000);
+  EXPECT_LE(found.fit.peak, modes.real);
+}
+
+// Trials are few: what is known to fit is not called the largest.
+TEST(BatchSearch, SaysWhetherItsBatchIsTheLargest) {
+  LineMeter meter(200 * kMega, 10, 4000 * kMega);
+  BatchSearchOptions options;
+  options.most = 1 << 20;
+  options.max_trials = 3;
+  const auto run = [&](int64_t size) { meter.run(size); };
+  EXPECT_FALSE(find_batch(run, meter, nullptr, options).largest);
+  options.max_trials = 19;
+  EXPECT_TRUE(find_batch(run, meter, nullptr, options).largest);
+}
+
+// Each failure takes memory for good, so that nothing works any more.
+TEST(BatchSearch, StepsBackWithinItsTrials) {
+  LineMeter meter(100 * kMega, 1000, 100'000 * kMega);
+  meter.real = 1000 * kMega;
+  BatchSearchOptions options;
+  options.most = 10'000'000;
+  int64_t failed = 0;
+  const auto fit = find_batch(
+      [&](int64_t size) {
+        try {
+          meter.run(size);
+        } catch (...) {
+          meter.real = 0;
+          failed = failed == 0 ? size : std::min(failed, size);
+          throw;
+        }
+      },
+      meter,
+      nullptr,
+      options);
+  EXPECT_EQ(fit.batch, 0);
+  EXPECT_EQ(fit.failed, failed);
+  EXPECT_LT(fit.trials, 20);
+}
+
 TEST(BatchSearch, OtherFailuresAreNotHidden) {
   LineMeter meter(0, 1, 1000);
   BatchSearchOptions options;

@@ -78,9 +78,6 @@ std::function<void(int64_t)> on_own_thread(
   };
 }
 
-constexpr int kMostTrials = 16;
-constexpr int kFewTrials = 3;
-
 class Fitting {
  public:
   Fitting(
@@ -116,17 +113,18 @@ class Fitting {
       trial_.set_recompute(mode);
     }
   }
-  // `modes_left` may be asked after this one: all share one number of trials,
-  // and each has a few.
-  BatchFit largest(int64_t most, size_t modes_left = 0) {
+  // Goes on with the first of `modes` in which `most` fits, or with the one
+  // that has the largest batch.
+  BatchFit largest(int64_t most, const std::vector<Recompute>& modes) {
     options_.most = most;
-    options_.max_trials = std::max(
-        kFewTrials,
-        kMostTrials - trials_ - kFewTrials * static_cast<int>(modes_left));
-    auto fit = find_batch(run_, *meter_, group_, options_);
-    trials_ += fit.trials;
-    fit.trials = trials_;
-    return fit;
+    return find_mode(
+               modes.size(),
+               [&](size_t mode) { use(modes[mode]); },
+               run_,
+               *meter_,
+               group_,
+               options_)
+        .fit;
   }
   // By the recipe's rough word; equal on all ranks.
   bool comes_near(int64_t batch) {
@@ -156,11 +154,12 @@ class Fitting {
         kBadInput,
         fmt::format(
             "data.batch_size={} does not fit into {} a rank ({:.0f}% are kept "
-            "free); the largest that fits{} is {}: take that, "
+            "free); {} that fits{} is {}: take that, "
             "data.batch_size=auto, a larger trainer.accumulate{}",
             batch,
             size(fit.limit),
             options_.margin * 100,
+            fit.largest ? "the largest" : "one",
             mode,
             fit.batch,
             mode_ == Recompute::kBlock || !trial_.set_recompute
@@ -193,7 +192,6 @@ class Fitting {
   std::function<void(int64_t)> run_;
   std::unique_ptr<MemoryMeter> meter_;
   BatchSearchOptions options_;
-  int trials_ = 0;
   Recompute mode_ = Recompute::kNone;
 };
 
@@ -213,24 +211,7 @@ search(DataConfig& data, const Context& context, const BatchTrial& trial) {
   }
   const int64_t most =
       data.batch_cap > 0 ? std::min(data.batch_cap, trial.shard) : trial.shard;
-  BatchFit best;
-  int trials = 0;
-  Recompute chosen = modes.front();
-  size_t left = modes.size();
-  for (const Recompute mode : modes) {
-    fitting.use(mode);
-    const auto fit = fitting.largest(most, --left);
-    trials = fit.trials;
-    if (fit.batch > best.batch || mode == modes.front()) {
-      best = fit;
-      chosen = mode;
-    }
-    if (best.batch == most) {
-      break;
-    }
-  }
-  best.trials = trials;  // of all modes
-  fitting.use(chosen);
+  const auto best = fitting.largest(most, modes);
   if (best.batch == 0) {
     throw fitting.refusal(1, best);
   }
@@ -247,30 +228,26 @@ fit_batch(DataConfig& data, const Context& context, const BatchTrial& trial) {
     return search(data, context, trial);
   }
   Fitting fitting(context, trial, context.group);
-  fitting.use(modes_of(context).front());
-  if (!fitting.comes_near(data.batch_size)) {
-    return {modes_of(context).front(), ""};
-  }
-  BatchFit fit;
   const auto modes = modes_of(context);
-  size_t left = modes.size();
-  for (const Recompute mode : modes) {
-    fitting.use(mode);
-    fit = fitting.largest(data.batch_size, --left);
-    if (fit.batch == data.batch_size) {
-      fitting.say(fit);
-      return fitting.fitted(fit);
-    }
+  fitting.use(modes.front());
+  if (!fitting.comes_near(data.batch_size)) {
+    return {modes.front(), ""};
   }
-  throw fitting.refusal(data.batch_size, fit);
+  const auto fit = fitting.largest(data.batch_size, modes);
+  if (fit.batch != data.batch_size) {
+    throw fitting.refusal(data.batch_size, fit);
+  }
+  fitting.say(fit);
+  return fitting.fitted(fit);
 }
 
 TrainError
 batch_failure(int64_t batch, const Context& context, const BatchTrial& trial) {
   Fitting fitting(context, trial, nullptr);
-  fitting.use(modes_of(context).back());
   return fitting.refusal(
-      batch, fitting.largest(std::max<int64_t>(1, batch - 1)));
+      batch,
+      fitting.largest(
+          std::max<int64_t>(1, batch - 1), {modes_of(context).back()}));
 }
 
 }  // namespace lockstep::train
