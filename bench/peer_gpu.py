@@ -290,7 +290,7 @@ def train(options):
             if done <= options.warmup:
                 lr = options.lr * done / options.warmup
             else:
-                share = (done - options.warmup) / (total - options.warmup)
+                share = (done - 1 - options.warmup) / (total - options.warmup)
                 lr = options.lr * (1 + math.cos(math.pi * share)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = lr

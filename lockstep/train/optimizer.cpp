@@ -50,7 +50,7 @@ double learning_rate(const OptimConfig& config, int64_t step, int64_t total) {
   }
   const double share = std::min(
       1.,
-      static_cast<double>(step - config.warmup_steps) /
+      static_cast<double>(step - 1 - config.warmup_steps) /
           static_cast<double>(span));
   const double left = config.schedule == "linear"
                           ? 1 - share

@@ -112,12 +112,21 @@ TEST(LearningRate, WarmsUpAndDecays) {
   config.schedule = "cosine";
   EXPECT_DOUBLE_EQ(learning_rate(config, 1, 110), .1);
   EXPECT_DOUBLE_EQ(learning_rate(config, 10, 110), 1);
-  EXPECT_NEAR(learning_rate(config, 60, 110), .5, 1e-9);
-  EXPECT_NEAR(learning_rate(config, 110, 110), 0, 1e-9);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 11, 110), 1);
+  EXPECT_NEAR(learning_rate(config, 61, 110), .5, 1e-9);
+  EXPECT_NEAR(learning_rate(config, 111, 110), 0, 1e-9);
+  // The last step learns too.
+  EXPECT_GT(learning_rate(config, 110, 110), 1e-4);
   config.schedule = "linear";
-  EXPECT_NEAR(learning_rate(config, 85, 110), .25, 1e-9);
+  EXPECT_NEAR(learning_rate(config, 86, 110), .25, 1e-9);
+  EXPECT_NEAR(learning_rate(config, 110, 110), .01, 1e-9);
   config.schedule = "constant";
   EXPECT_DOUBLE_EQ(learning_rate(config, 85, 110), 1);
+  config.warmup_steps = 0;
+  for (const std::string schedule : {"cosine", "linear"}) {
+    config.schedule = schedule;
+    EXPECT_DOUBLE_EQ(learning_rate(config, 1, 1), 1) << schedule;
+  }
 }
 
 // State made beside its parameters, and the same update, on a GPU.
