@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <vector>
+
+#include "lockstep/train/error.h"
 
 namespace lockstep::train {
 namespace {
@@ -155,7 +158,14 @@ class Search {
       }
     }
     meter_.reset();
-    peak = -agreed({-peak})[0];
+    const int signal = options_.stop_signal ? options_.stop_signal() : 0;
+    const auto worst = agreed({-peak, signal != 0 ? -1. : 0.});
+    if (worst[1] < 0) {
+      throw TrainError(
+          128 + (signal != 0 ? signal : SIGTERM),
+          "stopped while the batch that fits was searched, before step 1");
+    }
+    peak = -worst[0];
     if (!std::isfinite(peak)) {
       fit_.failed = wall_ ? std::min(fit_.failed, size) : size;
       wall_ = true;

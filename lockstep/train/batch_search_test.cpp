@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <new>
 #include <thread>
 #include <vector>
 
 #include "lockstep/collective/factory.h"
+#include "lockstep/train/error.h"
 #include "lockstep/wire/rendezvous.h"
 
 namespace lockstep::train {
@@ -145,6 +147,47 @@ TEST(BatchSearch, RanksAgreeOnWhatFitsAllOfThem) {
     EXPECT_EQ(fits[rank].peak, fits[0].peak);
     EXPECT_EQ(tried[rank], tried[0]);
   }
+}
+
+// Rank 1 is asked to stop in the second trial.
+TEST(BatchSearch, ASignalEndsItOnAllRanks) {
+  const int world = 2;
+  auto rendezvous = wire::make_local_rendezvous();
+  std::vector<int> codes(world);
+  std::vector<int> tried(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      collective::GroupOptions group_options;
+      group_options.rank = rank;
+      group_options.world_size = world;
+      group_options.kind = "host";
+      group_options.timeout = std::chrono::seconds(60);
+      auto group = collective::make_communicator(group_options, *rendezvous);
+      LineMeter meter(100 * kMega, kMega, 4000 * kMega);
+      BatchSearchOptions options;
+      options.most = 100'000;
+      options.stop_signal = [&] {
+        return rank == 1 && meter.tried.size() == 2 ? SIGINT : 0;
+      };
+      try {
+        find_batch(
+            [&](int64_t size) { meter.run(size); },
+            meter,
+            group.get(),
+            options);
+      } catch (const TrainError& stopped) {
+        codes[rank] = stopped.exit_code();
+      }
+      tried[rank] = static_cast<int>(meter.tried.size());
+      group->barrier();
+    });
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(codes, (std::vector{128 + SIGTERM, 128 + SIGINT}));
+  EXPECT_EQ(tried, (std::vector{2, 2}));
 }
 
 // Whoever ran out of memory once has less from then on (oneDNN keeps what it

@@ -10,6 +10,8 @@
 #include <exception>
 #include <thread>
 
+#include "lockstep/train/stop_signal.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -94,6 +96,7 @@ class Fitting {
             context.sharers,
             context.trainer.memory_limit)) {
     options_.margin = margin_of(context.device);
+    options_.stop_signal = stop_signal;
     if (context.device.is_cpu()) {
       // Batches ahead, the one in use, and those of an accumulated step.
       constexpr double kAhead = 4;
