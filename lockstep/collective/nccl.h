@@ -14,7 +14,8 @@
 namespace lockstep::collective {
 
 bool has_nccl();
-// The bus address of a GPU of this process; empty when there is no such GPU.
+// The bus address of a GPU of this process; empty when there is no such GPU,
+// and in a build without NCCL.
 std::string gpu_address(int device);
 std::unique_ptr<Communicator> make_nccl_communicator(
     const GroupOptions& options,

@@ -324,7 +324,8 @@ int run_own(
   own.events = sitting.events.get();
   int code = 0;
   {
-    const train::Monitor monitor(*sitting.events, kResourcePeriod, "");
+    const train::Monitor monitor(
+        *sitting.events, kResourcePeriod, std::nullopt);
     code = prepared.run(own);
   }
   sitting.events->write(wire::Exit{code, 0, ""});
@@ -433,7 +434,9 @@ int train_recipe(const Command& command, Sitting& sitting) {
     const train::Monitor monitor(
         *sitting.events,
         kResourcePeriod,
-        device.is_cuda() ? collective::gpu_address(device.index()) : "");
+        device.is_cuda()
+            ? std::optional(collective::gpu_address(device.index()))
+            : std::nullopt);
     result = train::run_loop(*recipe, context, options);
   }
   const int code = result.stopped ? 128 + train::stop_signal() : 0;

@@ -9,11 +9,10 @@ namespace lockstep::train {
 namespace {
 
 // Among NVML's GPUs; -1: none of them.
-int index_of(const std::string& gpu) {
-  const auto gpus =
-      gpu.empty() ? std::vector<os::GpuLook>() : os::look_at_gpus();
+int index_of(const std::optional<std::string>& gpu) {
+  const auto gpus = gpu ? os::look_at_gpus() : std::vector<os::GpuLook>();
   for (size_t i = 0; i < gpus.size(); ++i) {
-    if (os::is_same_gpu(gpus[i].address, gpu)) {
+    if (os::is_same_gpu(gpus[i].address, *gpu)) {
       return static_cast<int>(i);
     }
   }
@@ -25,7 +24,7 @@ int index_of(const std::string& gpu) {
 Monitor::Monitor(
     record::EventWriter& events,
     Duration period,
-    const std::string& gpu)
+    const std::optional<std::string>& gpu)
     : events_(events),
       thread_([this, period, gpu] { run(period, index_of(gpu)); }) {}
 

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -18,9 +19,13 @@ namespace lockstep::train {
 
 class Monitor {
  public:
-  // `gpu`: the address on the bus of the GPU this rank computes on; empty: none
-  // whose address is known.
-  Monitor(record::EventWriter& events, Duration period, const std::string& gpu);
+  // `gpu`: the address on the bus of the GPU this rank computes on; empty: it
+  // is not known, so the machine's only GPU is meant; none: it computes on
+  // none.
+  Monitor(
+      record::EventWriter& events,
+      Duration period,
+      const std::optional<std::string>& gpu);
   ~Monitor();  // writes one last sample
 
  private:
