@@ -168,11 +168,13 @@ def test_crops_and_mixup_train_on_kernels(tmp_path):
 def test_a_step_of_fewer_batches_has_a_graph_of_its_own(tmp_path):
     """An epoch of 12 batches is a step of 8 and one of 4: the graph of the first
     would learn from what the step before left in its inputs."""
-    words = [*KERNELS, "data.length=96", "data.batch_size=8", "trainer.accumulate=8",
+    words = [*KERNELS, "trainer.precision=bf16", "data.length=96",
+             "data.batch_size=8", "trainer.accumulate=8",
              "trainer.max_steps=10", "trainer.max_epochs=100"]
     cpu = train(tmp_path / "cpu", [*words, "trainer.device=cpu"])
     gpu = train(tmp_path / "gpu", [*words, "trainer.device=cuda"])
-    near(gpu, cpu, "loss", later=5e-2, steps=10)
+    # Four batches too many make a loss half as large again.
+    near(gpu, cpu, "loss", first=BF16, later=.1, steps=10)
 
 
 def png(path, level):
