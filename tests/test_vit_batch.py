@@ -91,6 +91,26 @@ def test_auto_is_capped_by_what_the_user_says_and_by_the_shard(tmp_path):
     assert "batch 20: " in done.stdout
 
 
+def test_the_average_of_weights_counts(tmp_path):
+    """Of 5.3 million parameters it takes 20 MiB."""
+    used = []
+    for ema in (0, 0.9):
+        done = trained(
+            *WORDS,
+            "data.image_size=16",
+            "model.dim=192",
+            "model.depth=12",
+            "trainer.max_steps=1",
+            "data.length=8",
+            "trainer.memory_limit=900MiB",
+            "data.batch_size=auto:1",
+            f"ema={ema}",
+            f"out={tmp_path / str(ema)}",
+        )
+        used.append(found(done.stdout)[1])
+    assert used[1] - used[0] > 14
+
+
 def test_ranks_agree_on_the_least(tmp_path):
     """Rank 1 may use less: both train with what fits it."""
 
@@ -259,6 +279,23 @@ def test_real_out_of_memory_is_survived_by_the_search(tmp_path):
     match = re.search(r"batch (\d+): .* (\d+) trials", done.stdout)
     assert match and 16 < int(match.group(1)) < 600, done.stdout
     assert int(match.group(2)) < 20
+
+
+def test_where_allocation_fails_the_limit_is_not_blamed(tmp_path):
+    done = limited(
+        *WORDS,
+        "data.length=20",
+        "model.patch=1",
+        "model.dim=192",
+        "model.depth=24",
+        "data.batch_size=auto",
+        f"out={tmp_path / 'run'}",
+        data_bytes=450 << 20,
+    )
+    text = done.stdout + done.stderr
+    assert done.returncode == 2, text
+    assert "allocation failed at a batch of 1 with" in text, text
+    assert "not even a batch of 1 fits" not in text
 
 
 def test_a_step_out_of_memory_names_the_largest_batch(tmp_path):

@@ -39,6 +39,7 @@ class VitRecipe : public train::Recipe {
             context) {
     check_classes();
     trainer_.augment(augment_options());
+    begin_average();  // before the search: it counts what this takes
     if (context.training) {
       check_batch(config_.data, context, *training_);
       fitted_ = train::fit_batch(config_.data, context, batch_trial());
@@ -51,11 +52,7 @@ class VitRecipe : public train::Recipe {
             train::named_state(trainer_.model()),
             context_);
       });
-    }
-    if (context.training && config.ema > 0) {
-      ema_.emplace(
-          config.ema,
-          trainer_.strategy().state(train::named_parameters(trainer_.model())));
+      begin_average();
     }
   }
 
@@ -184,6 +181,14 @@ class VitRecipe : public train::Recipe {
             static_cast<uint64_t>(context_.rank())),
         static_cast<uint64_t>(step),
         micro);
+  }
+  // With the weights as they are now.
+  void begin_average() {
+    if (context_.training && config_.ema > 0) {
+      ema_.emplace(
+          config_.ema,
+          trainer_.strategy().state(train::named_parameters(trainer_.model())));
+    }
   }
   void check_classes() const;
   train::BatchTrial batch_trial();

@@ -144,6 +144,18 @@ class Fitting {
         trial_.set_recompute
             ? fmt::format(" with trainer.recompute={}", to_string(mode_))
             : "";
+    if (fit.batch == 0 && fit.failed > 0) {
+      return TrainError(
+          kBadInput,
+          fmt::format(
+              "allocation failed at a batch of {}{}, although {} a rank seem "
+              "to be there; raise this process's limit (ulimit -v, -d), end "
+              "what else takes memory, or take a smaller model or "
+              "data.image_size",
+              fit.failed,
+              mode,
+              size(fit.limit)));
+    }
     if (fit.batch == 0) {
       return TrainError(
           kBadInput,
