@@ -490,6 +490,19 @@ def test_a_damaged_checkpoint_ends_all_ranks(tmp_path, finished):
         assert str(copy) in ranks.output(0)
 
 
+@pytest.mark.parametrize("recipe", ["vit", "dcgan", "esrgan", "forest"])
+def test_a_checkpoint_is_not_for_training(recipe, tmp_path):
+    """The verb is missing: without a word the run would begin from scratch."""
+    done = train(recipe, "checkpoint=old.safetensors", cwd=tmp_path)
+    refused(done, f"{recipe} test checkpoint=old.safetensors")
+    assert ("trainer.resume=old.safetensors" in done.stderr) == (recipe != "forest")
+
+
+def test_weights_are_a_file(tmp_path):
+    done = train(*VIT, f"model.weights={tmp_path}", f"out={tmp_path / 'run'}")
+    refused(done, f"{tmp_path} is a folder; weights are one safetensors file")
+
+
 def test_a_checkpoint_of_something_else(tmp_path, finished):
     other = [*DCGAN, f"trainer.resume={finished}", f"out={tmp_path / 'a'}"]
     refused(train(*other), str(finished), "recipe 'vit', not of 'dcgan'")
@@ -506,6 +519,10 @@ def test_a_checkpoint_of_something_else(tmp_path, finished):
     refused(train(*flatter, f"out={tmp_path / 'd'}"), "blocks.1")
     weights = [*VIT, "model.dim=48", f"model.weights={finished}"]
     refused(train(*weights, f"out={tmp_path / 'e'}"), str(finished), "[1, 1, 24]")
+    averaged = [*VIT, "ema=0.9", f"trainer.resume={finished}"]
+    refused(train(*averaged, f"out={tmp_path / 'f'}"), "lockstep.raw.", "ema=0")
+    plain = [*VIT, "optim.name=sgd", f"trainer.resume={finished}"]
+    refused(train(*plain, f"out={tmp_path / 'g'}"), "optim.name=")
 
 
 # The machine.

@@ -351,6 +351,26 @@ void refuse_bad_checkpoint(
   }
 }
 
+// Whoever leaves the verb away, or means to go on, would train from scratch.
+void refuse_checkpoint_for_training(
+    const Command& command,
+    const Prepared& prepared) {
+  const auto path = named_checkpoint(command);
+  if (command.verb != "train" || path.empty()) {
+    return;
+  }
+  throw TrainError(
+      kBadInput,
+      fmt::format(
+          "checkpoint= is not for training: 'lockstep-train {} test "
+          "checkpoint={}' tests it{}",
+          command.recipe,
+          path,
+          prepared.run
+              ? ""
+              : fmt::format(", trainer.resume={} goes on from it", path)));
+}
+
 int train_recipe(const Command& command, Sitting& sitting) {
   auto& environment = sitting.environment;
   environment = input_or_throw(train::read_rank_environment(os::environment()));
@@ -360,6 +380,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
                             ? trained_config(command)
                             : std::string();
   Prepared prepared = prepare(command, environment.world_size, trained);
+  refuse_checkpoint_for_training(command, prepared);
   const auto device = choose_device(prepared.trainer.device, environment);
   set_threads(environment);
   train::install_caching_allocator();

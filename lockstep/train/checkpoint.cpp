@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -103,6 +104,23 @@ std::string first_few(const std::vector<std::string>& names) {
   return names.size() > 3
              ? fmt::format("{} and {} more", text, names.size() - 3)
              : text;
+}
+
+// The key to set where all that a checkpoint lacks, or has too much, belongs to
+// one; else nothing.
+std::string key_for(const std::vector<std::string>& names, bool missing) {
+  const auto all_in = [&names](std::string_view prefix) {
+    return std::ranges::all_of(names, [prefix](const std::string& name) {
+      return name.starts_with(prefix);
+    });
+  };
+  if (all_in("lockstep.raw.")) {
+    return missing ? "; its run kept no average of weights: ema=0"
+                   : "; its run kept an average of weights: set ema= as there";
+  }
+  return all_in("lockstep.optim.")
+             ? "; its run had another optimiser: set optim.name= as there"
+             : "";
 }
 
 }  // namespace
@@ -300,7 +318,11 @@ Progress check_fits(
   if (!missing.empty()) {
     throw TrainError(
         kBadInput,
-        fmt::format("{}: lacks tensor {}", where, first_few(missing)));
+        fmt::format(
+            "{}: lacks tensor {}{}",
+            where,
+            first_few(missing),
+            key_for(missing, true)));
   }
   std::vector<std::string> unknown;
   for (const auto& [name, entry] : reader.tensors()) {
@@ -313,9 +335,10 @@ Progress check_fits(
     throw TrainError(
         kBadInput,
         fmt::format(
-            "{}: has tensor {} that the model does not",
+            "{}: has tensor {} that the model does not{}",
             where,
-            first_few(unknown)));
+            first_few(unknown),
+            key_for(unknown, false)));
   }
   Progress progress;
   if (!weights_only) {

@@ -88,6 +88,24 @@ TEST_F(CheckpointFile, RefusesWhatDoesNotFitAndSaysWhy) {
   EXPECT_NE(refusal(other_recipe).find("recipe 'demo'"), std::string::npos);
 }
 
+TEST_F(CheckpointFile, NamesTheKeyThatMakesItFit) {
+  const auto with = [](const std::string& name) {
+    auto state = make(0);
+    state.extra.emplace_back(name, at::zeros({1}));
+    return state;
+  };
+  save_checkpoint(path(), make(0), {});
+  EXPECT_NE(refusal(with("raw.w")).find("ema=0"), std::string::npos);
+  EXPECT_NE(refusal(with("optim.w.a")).find("optim.name="), std::string::npos);
+  auto deeper = with("optim.w.a");
+  deeper.tensors.emplace_back("w.a", at::zeros({1}));
+  EXPECT_EQ(refusal(deeper).find("optim.name="), std::string::npos);
+  save_checkpoint(path(), with("raw.w"), {});
+  EXPECT_NE(refusal(make(0)).find("set ema="), std::string::npos);
+  save_checkpoint(path(), with("optim.w.a"), {});
+  EXPECT_NE(refusal(make(0)).find("optim.name="), std::string::npos);
+}
+
 TEST_F(CheckpointFile, NamesATruncatedFileAndTouchesNothing) {
   save_checkpoint(path(), make(5), {});
   fs::resize_file(path(), fs::file_size(path()) - 7);

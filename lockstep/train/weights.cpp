@@ -231,7 +231,8 @@ WeightsReport load_weights(
     throw TrainError(
         kBadInput,
         fmt::format(
-            "{} is a folder of shards; weights are one file: train with "
+            "{} is a folder; weights are one safetensors file: name one in "
+            "it, or, where it is a checkpoint in shards, train with "
             "trainer.checkpoint_format=full, or merge it",
             path.string()));
   }
