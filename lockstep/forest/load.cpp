@@ -248,6 +248,16 @@ void warn_of_fractions(
   }
 }
 
+// The first fact that is not in both, as `text` has it.
+std::string_view fact_that_differs(
+    std::string_view text,
+    std::string_view other) {
+  const auto at = static_cast<size_t>(
+      std::ranges::mismatch(text, other).in1 - text.begin());
+  const size_t before = at == 0 ? at : text.rfind('\0', at - 1) + 1;
+  return text.substr(before, text.find('\0', before) - before);
+}
+
 // The same names in the same order on all ranks.
 Result<void> agree_on_classes(
     Reader& reader,
@@ -312,10 +322,67 @@ Result<void> agree(const Result<void>& own, collective::Communicator& group) {
   return {};
 }
 
+Result<void> agree_on_facts(
+    const std::string& what,
+    const std::string& path,
+    const std::vector<std::string>& facts,
+    collective::Communicator& group) {
+  std::string text = path + '\0';
+  for (const auto& fact : facts) {
+    text += fact + '\0';
+  }
+  const auto all = gather_bytes(text, group);
+  const auto split = [](std::string_view part) {
+    const size_t end = part.find('\0');
+    return std::pair(part.substr(0, end), part.substr(end + 1));
+  };
+  const auto [first_path, first] = split(all[0]);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    const auto [other_path, other] = split(all[rank]);
+    if (other != first) {
+      return bad(
+          fmt::format(
+              "rank {} sees another {} than rank 0: {} in {}, {} in {}; "
+              "accepted: the same on every host",
+              rank,
+              what,
+              fact_that_differs(other, first),
+              other_path,
+              fact_that_differs(first, other),
+              first_path));
+    }
+  }
+  return {};
+}
+
+void add_facts(
+    std::vector<std::string>& facts,
+    const std::string& kind,
+    const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    facts.push_back(fmt::format("{} {} is '{}'", kind, i + 1, names[i]));
+  }
+}
+
+Result<void> agree_on_table(
+    const TableFile& file,
+    const std::string& path,
+    collective::Communicator& group) {
+  std::vector<std::string> facts = {
+      fmt::format("{} rows", file.num_rows()),
+      fmt::format("{} features", file.features().size()),
+      !file.has_label() ? "no labels"
+      : file.has_text() ? "labels that are words"
+                        : "labels that are numbers"};
+  add_facts(facts, "feature", file.features());
+  return agree_on_facts("table", path, facts, group);
+}
+
 Result<LoadedRows> load_rows(
     TableFile& file,
     const LoadOptions& options,
     collective::Communicator& group) {
+  LOCKSTEP_TRY(agree_on_table(file, options.table, group));
   Reader reader{file, options};
   reader.rows.features = file.features();
   const auto ranks = static_cast<uint64_t>(group.size());

@@ -25,7 +25,9 @@ struct LoadOptions {
   uint64_t seed = 0;
   // Accepted classes; empty: all that appear, sorted, whatever the part.
   std::vector<std::string> classes{};
-  std::string label = "label";  // for messages
+  // For messages.
+  std::string label = "label";
+  std::string table = "the table";  // its path
 };
 
 struct LoadedRows {
@@ -54,5 +56,26 @@ std::string label_text(double value);
 
 // The first error of any rank, on all.
 Result<void> agree(const Result<void>& own, collective::Communicator& group);
+
+// Refuses, on all ranks, what another rank sees otherwise: hosts may each have
+// a file of this name. `facts` are phrases like "8 features", the same number
+// of which need not be there everywhere; `what` they are of, and where it is.
+Result<void> agree_on_facts(
+    const std::string& what,
+    const std::string& path,
+    const std::vector<std::string>& facts,
+    collective::Communicator& group);
+
+// The same table on all ranks, but for the numbers in it. load_rows looks, too.
+Result<void> agree_on_table(
+    const TableFile& file,
+    const std::string& path,
+    collective::Communicator& group);
+
+// "feature 1 is 'x'" and so on, as facts.
+void add_facts(
+    std::vector<std::string>& facts,
+    const std::string& kind,
+    const std::vector<std::string>& names);
 
 }  // namespace lockstep::forest

@@ -303,6 +303,31 @@ TEST_F(TableTest, AnErrorOfOneRankIsAnErrorOfAll) {
   });
 }
 
+// Hosts with disks of their own may have different files of one name.
+TEST_F(TableTest, AnotherTableOnOneRankIsAnErrorOfAll) {
+  const auto own = write("a.csv", "x,y,label\n1,2,a\n2,3,b\n3,4,a\n");
+  const std::pair<const char*, const char*> others[] = {
+      {"x,label\n1,a\n2,b\n3,a\n", "1 features in"},
+      {"y,x,label\n1,2,a\n2,3,b\n3,4,a\n", "feature 1 is 'y' in"},
+      {"x,y,label\n1,2,1\n2,3,2\n3,4,1\n", "labels that are numbers in"},
+      {"x,y,label\n1,2,a\n2,3,b\n", "2 rows in"}};
+  for (const auto& [text, difference] : others) {
+    const auto other = write("b.csv", text);
+    run_group({Mode::kThreads, 3}, [&](collective::Communicator& group) {
+      const auto& path = group.rank() == 2 ? other : own;
+      auto table = open_table(path, {});
+      const auto rows = load_rows(**table, {.table = path.string()}, group);
+      ASSERT_FALSE(rows);
+      EXPECT_THAT(
+          rows.error().to_string(),
+          testing::AllOf(
+              HasSubstr("rank 2 sees another table than rank 0"),
+              HasSubstr(difference + std::string(" ") + other.string()),
+              HasSubstr("in " + own.string())));
+    });
+  }
+}
+
 TEST_F(TableTest, ModelsComeBackAsTheyWere) {
   const auto made = make_table(300, 4, 3);
   auto group = collective::make_single();

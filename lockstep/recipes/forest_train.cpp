@@ -70,6 +70,7 @@ forest::LoadOptions load_options(
   options.seed = static_cast<uint64_t>(config.trainer.seed);
   options.classes = config.data.classes;
   options.label = config.data.label;
+  options.table = config.data.train;
   return options;
 }
 
@@ -98,19 +99,21 @@ Result<void> check_keys(const ForestConfig& config) {
 }
 
 // What can be seen of data.test before trees are grown.
-Result<void> check_test(
+void check_test(
     const ForestConfig& config,
-    const std::string& label,
-    const std::vector<std::string>& features) {
-  LOCKSTEP_ASSIGN(
-      const auto table, open_for(features, config.data.test, label, true));
+    const std::vector<std::string>& features,
+    collective::Communicator& group) {
+  const auto& path = config.data.test;
+  const auto label = test_label(config, /*trains=*/true);
+  const auto table = together(open_for(features, path, label, true), group);
+  given(forest::agree_on_table(*table, path, group));
   if (table->num_rows() == 0) {
-    return Error(
-        ErrorCode::kInvalidInput,
-        fmt::format("data.test={}: a table without rows", config.data.test));
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format("data.test={}: a table without rows", path));
   }
-  return forest::check_labels(
-      *table, config.forest.criterion == "squared_error");
+  given(
+      forest::check_labels(*table, config.forest.criterion == "squared_error"));
 }
 
 forest::TrainingSet read_training_set(
@@ -132,8 +135,7 @@ forest::TrainingSet read_training_set(
   const auto table = together(
       forest::open_table(config.data.train, {config.data.label}), group);
   if (!config.data.test.empty()) {
-    const auto label = test_label(config, /*trains=*/true);
-    given(forest::agree(check_test(config, label, table->features()), group));
+    check_test(config, table->features(), group);
   }
   const bool split = config.data.test.empty() && config.data.held_out > 0;
   auto rows = given(load_rows(

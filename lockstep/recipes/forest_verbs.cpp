@@ -18,6 +18,22 @@ namespace {
 
 constexpr size_t kBlockRows = 65536;
 
+std::vector<std::string> facts_of(const forest::Forest& model) {
+  size_t nodes = 0;
+  for (const auto& tree : model.trees) {
+    nodes += tree.nodes.size();
+  }
+  const auto& classes = model.target.classes;
+  std::vector<std::string> facts = {
+      fmt::format("{} features", model.features.size()),
+      fmt::format("{} classes", classes.size())};
+  forest::add_facts(facts, "feature", model.features);
+  forest::add_facts(facts, "class", classes);
+  facts.push_back(
+      fmt::format("{} trees of {} nodes", model.trees.size(), nodes));
+  return facts;
+}
+
 forest::Forest read_checkpoint(
     const ForestConfig& config,
     collective::Communicator& group) {
@@ -27,7 +43,11 @@ forest::Forest read_checkpoint(
         "this verb needs checkpoint=MODEL and data.test=TABLE, e.g. "
         "checkpoint=runs/<id>/checkpoints/last.safetensors");
   }
-  return together(forest::read_model(config.checkpoint), group);
+  auto model = together(forest::read_model(config.checkpoint), group);
+  given(
+      forest::agree_on_facts(
+          "model", config.checkpoint, facts_of(model), group));
+  return model;
 }
 
 std::string header(const forest::Forest& model, bool probabilities) {
@@ -151,6 +171,7 @@ forest::Score score_file(
   const auto table =
       together(open_for(model.features, path, label, true), group);
   options.label = label;
+  options.table = path;
   options.classes = model.target.classes;
   options.regression = options.classes.empty();
   auto rows = given(load_rows(*table, options, group));
@@ -249,6 +270,7 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
           forest::is_label_file(label) ? "" : label,
           false),
       group);
+  given(forest::agree_on_table(*table, config.data.test, group));
   // Each rank its part of the rows, in a file of its own.
   const auto rank = static_cast<uint64_t>(group.rank());
   const auto ranks = static_cast<uint64_t>(group.size());
