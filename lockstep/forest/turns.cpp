@@ -167,4 +167,14 @@ Turns grow_in_turns(
   return turns;
 }
 
+void work_together(
+    collective::Communicator& group,
+    const std::function<void()>& work) {
+  // As many pieces as ranks, which all have the same room: one for each.
+  grow_in_turns(
+      static_cast<size_t>(group.size()), 1, group, [&](size_t, size_t) {
+        work();
+      });
+}
+
 }  // namespace lockstep::forest

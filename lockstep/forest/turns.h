@@ -2,9 +2,9 @@
 
 // Trees that the ranks of a group grow in turns: a rank is given more while it
 // works on what it has, so that a faster one grows more and nobody waits long
-// for the last. Reports of a few bytes go round; every rank draws the same
-// conclusion from them, so that no rank decides for the others. Throws
-// CollectiveError.
+// for the last; and other work that is shared so. Reports of a few bytes go
+// round; every rank draws the same conclusion from them, so that no rank
+// decides for the others. Throws CollectiveError.
 
 #include <cstdint>
 #include <functional>
@@ -49,5 +49,11 @@ Turns grow_in_turns(
     int threads,
     collective::Communicator& group,
     const std::function<void(size_t tree, size_t thread)>& grow);
+
+// Calls `work` once on each rank, and waits for the others as long as they
+// answer, however long their work takes.
+void work_together(
+    collective::Communicator& group,
+    const std::function<void()>& work);
 
 }  // namespace lockstep::forest

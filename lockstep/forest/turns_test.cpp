@@ -162,6 +162,16 @@ TEST_P(InTurns, WhatATreeThrowsIsThrownAndTheOthersAreTold) {
   });
 }
 
+TEST_P(InTurns, WorkTogetherIsDoneOnceByEachRank) {
+  run_group(GetParam(), [](Communicator& group) {
+    for (int round = 0; round < 20; ++round) {
+      int calls = 0;
+      work_together(group, [&] { ++calls; });
+      EXPECT_EQ(calls, 1);
+    }
+  });
+}
+
 // What a rank waits for is not a tree of another, but its word.
 TEST(Turns, ATreeMayTakeLongerThanTheTimeout) {
   for (const auto mode : {Mode::kThreads, Mode::kRing}) {

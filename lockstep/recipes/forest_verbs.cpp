@@ -6,6 +6,7 @@
 
 #include "lockstep/forest/model_file.h"
 #include "lockstep/forest/predict.h"
+#include "lockstep/forest/turns.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
@@ -284,17 +285,18 @@ int predict_forest(const ForestConfig& config, const OwnRun& run) {
   }
   auto out = together(
       PredictionFile::open(path, together(inputs_of(config), group)), group);
+  Result<void> written;
+  forest::work_together(group, [&] {
+    written = write_predictions(
+        model,
+        *table,
+        {first, last},
+        config.probabilities,
+        options.threads,
+        out);
+  });
   // A rank that fails keeps the others from replacing their files.
-  given(
-      forest::agree(
-          write_predictions(
-              model,
-              *table,
-              {first, last},
-              config.probabilities,
-              options.threads,
-              out),
-          group));
+  given(forest::agree(written, group));
   given(out.finish());
   std::printf(
       "predictions: %llu rows in %s\n",
