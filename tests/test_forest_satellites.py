@@ -2,13 +2,14 @@
 pixels by numpy. Pixels about a kilometre apart; CALIPSO flies through."""
 
 import datetime
+import shutil
 
 import h5py
 import netCDF4
 import numpy as np
 import pytest
 from pyhdf.SD import SD, SDC
-from trainer import refused, train, trained
+from trainer import Ranks, refused, run_ranks, train, trained
 
 FILL = 65533
 
@@ -143,6 +144,35 @@ def test_collocation_goes_on_where_it_stopped(granules):
     done = collocate(folder)
     assert "1 granules" in done.stdout
     assert files[0].stat().st_mtime_ns == kept and files[1].exists()
+
+
+def test_collocation_of_hosts_goes_on_where_each_stopped(granules):
+    """Hosts with folders of their own know of different granules."""
+    folder, _, _ = granules
+    assert collocate(folder).returncode == 0
+    first, second = sorted((folder / "rows").glob("*.h5"))
+    hosts = [folder / f"host-{rank}" for rank in (0, 1)]
+    for host in hosts:
+        (host / "rows").mkdir(parents=True)
+    shutil.copy(first, hosts[1] / "rows")
+    words = ["forest", "collocate", f"collocate.calipso={folder / 'calipso'}"]
+    words += [f"collocate.viirs={folder / 'viirs'}", "collocate.rows=rows"]
+    ranks = run_ranks(folder, words, cwd=lambda rank: hosts[rank])
+    assert "1 granules" in ranks.output(0)
+    done = [path for host in hosts for path in (host / "rows").glob("*.h5")]
+    assert sorted(path.name for path in done) == [first.name, second.name]
+    # What they collocate is the same for all.
+    for path in (folder / "viirs").glob("*.A2014001.0018.*"):
+        path.rename(folder / path.name)
+    shutil.copytree(folder / "viirs", hosts[1] / "viirs")
+    shutil.copytree(folder / "viirs", hosts[0] / "viirs")
+    for path in folder.glob("*.nc"):
+        shutil.copy(path, hosts[0] / "viirs")
+    words[3] = "collocate.viirs=viirs"
+    with Ranks(folder, words, cwd=lambda rank: hosts[rank]) as ranks:
+        assert ranks.wait() == [2, 2], ranks.output()
+        text = "another list of granules than rank 0: 1 granules in viirs, 2 granules"
+        assert text in ranks.output()
 
 
 def test_damaged_granules_are_named(granules):

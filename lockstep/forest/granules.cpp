@@ -201,9 +201,7 @@ Result<Swath> read_swath(const os::Path& path) {
 
 }  // namespace
 
-Result<std::vector<Granule>> find_granules(
-    const CollocationOptions& options,
-    bool all) {
+Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
   LOCKSTEP_ASSIGN(
       const auto paths, files_in(options.viirs, ".nc", "collocate.viirs"));
   std::vector<Granule> granules;
@@ -236,11 +234,13 @@ Result<std::vector<Granule>> find_granules(
               *time));
     }
     granule.rows = options.rows / (path.stem().string() + ".h5");
-    if (all || !os::real_files().exists(granule.rows)) {
-      granules.push_back(std::move(granule));
-    }
+    granules.push_back(std::move(granule));
   }
   return granules;
+}
+
+bool is_done(const Granule& granule) {
+  return os::real_files().exists(granule.rows);
 }
 
 Result<Track> read_tracks(const CollocationOptions& options) {

@@ -35,11 +35,12 @@ struct Granule {
   os::Path rows{};  // what it becomes
 };
 
-// By name; those that are done already are left out unless `all`. Errors: a
-// folder without granules, a band file whose places are missing.
-Result<std::vector<Granule>> find_granules(
-    const CollocationOptions& options,
-    bool all = false);
+// By name, those that are done already, too. Errors: a folder without granules,
+// a band file whose places are missing.
+Result<std::vector<Granule>> find_granules(const CollocationOptions& options);
+
+// Its rows are here.
+bool is_done(const Granule& granule);
 
 struct CollocationCount {
   uint64_t profiles = 0;  // within the window

@@ -1,16 +1,64 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 
 #include "lockstep/base/log.h"
 #include "lockstep/forest/gather.h"
 #include "lockstep/forest/granules.h"
-#include "lockstep/forest/threads.h"
+#include "lockstep/forest/turns.h"
 #include "lockstep/recipes/forest.h"
 #include "lockstep/recipes/forest_scores.h"
 
 namespace lockstep::recipes {
+namespace {
+
+// Hosts may have folders of their own: what is done is known by whoever did it,
+// and all ranks share the same rest.
+std::vector<forest::Granule> not_done_anywhere(
+    const std::vector<forest::Granule>& granules,
+    collective::Communicator& group) {
+  std::string own;
+  for (const auto& granule : granules) {
+    own += is_done(granule) ? 'd' : '-';
+  }
+  const auto all = forest::gather_bytes(own, group);
+  std::vector<forest::Granule> rest;
+  for (size_t i = 0; i < granules.size(); ++i) {
+    if (std::ranges::none_of(
+            all, [&](auto marks) { return marks[i] == 'd'; })) {
+      rest.push_back(granules[i]);
+    }
+  }
+  return rest;
+}
+
+// The same granules and track on all ranks.
+void agree_on_inputs(
+    const std::vector<forest::Granule>& granules,
+    const forest::Track& track,
+    const forest::CollocationOptions& options,
+    collective::Communicator& group) {
+  std::vector<std::string> facts = {
+      fmt::format("{} granules", granules.size())};
+  std::vector<std::string> names;
+  for (const auto& granule : granules) {
+    names.push_back(granule.bands.filename().string());
+  }
+  forest::add_facts(facts, "granule", names);
+  given(
+      forest::agree_on_facts(
+          "list of granules", options.viirs.string(), facts, group));
+  given(
+      forest::agree_on_facts(
+          "track",
+          options.calipso.string(),
+          {fmt::format("{} profiles", track.time.size())},
+          group));
+}
+
+}  // namespace
 
 int collocate_forest(const ForestConfig& config, const OwnRun& run) {
   auto& group = *run.group;
@@ -28,21 +76,20 @@ int collocate_forest(const ForestConfig& config, const OwnRun& run) {
   options.kilometres = from.distance;
   options.window = from.window;
   given(os::real_files().make_directories(options.rows));
-  const auto granules = together(forest::find_granules(options), group);
-  group.barrier();  // nobody has finished one that another still looks for
+  const auto found = together(forest::find_granules(options), group);
   const auto track = together(forest::read_tracks(options), group);
-  // Each rank every size()-th granule, its threads one at a time.
-  const auto rank = static_cast<size_t>(group.rank());
-  const auto ranks = static_cast<size_t>(group.size());
-  const size_t own = (granules.size() + ranks - 1 - rank) / ranks;
+  agree_on_inputs(found, track, options, group);
+  const auto granules = not_done_anywhere(found, group);
   std::mutex mutex;
   Result<void> failure;
   forest::CollocationCount total;
-  forest::for_pieces(
-      own,
+  // In turns, so that no rank waits in silence for a slower one.
+  forest::grow_in_turns(
+      granules.size(),
       fit_options(config, *run.environment).threads,
-      [&](size_t piece, size_t) {
-        const auto& granule = granules[piece * ranks + rank];
+      group,
+      [&](size_t i, size_t) {
+        const auto& granule = granules[i];
         const auto count = collocate_granule(granule, track, options);
         const std::lock_guard lock(mutex);
         if (!count) {
