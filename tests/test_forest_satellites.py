@@ -184,6 +184,11 @@ def test_damaged_granules_are_named(granules):
         done = collocate(folder)
         assert done.returncode == 2 and name in done.stderr, done.stderr
         path.write_bytes(whole)
+    for band in ["M01", "M07"]:
+        with h5py.File(folder / "viirs" / "VNP02MOD.A2014001.0018.002.nc", "r+") as file:
+            del file["observation_data"][band]
+        shutil.rmtree(folder / "rows", ignore_errors=True)
+        refused(collocate(folder), "VNP02MOD.A2014001.0018.002.nc: no band M01")
     (folder / "viirs" / "VNP03MOD.A2014001.0018.002.nc").unlink()
     refused(collocate(folder), "latitude and longitude")
     refused(train("forest", "collocate"), "collocate.calipso")

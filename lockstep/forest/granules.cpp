@@ -199,6 +199,16 @@ Result<Swath> read_swath(const os::Path& path) {
   return swath;
 }
 
+// Whatever else has no band M01 is told when it is read.
+bool has_places_alone(const Hdf5File& file) {
+  for (int band = 1; band <= kBands; ++band) {
+    if (set_named(file, band_name(band))) {
+      return false;
+    }
+  }
+  return set_named(file, "latitude") && set_named(file, "longitude");
+}
+
 }  // namespace
 
 Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
@@ -213,8 +223,8 @@ Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
               "{}: no time like A2014001.0012 in its name", path.string()));
     }
     LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
-    if (!set_named(file, band_name(1))) {
-      continue;  // places alone
+    if (has_places_alone(file)) {
+      continue;
     }
     Granule granule{path, {}, *time, begin_of(*time)};
     for (const auto& other : paths) {
