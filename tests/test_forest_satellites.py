@@ -146,6 +146,25 @@ def test_collocation_goes_on_where_it_stopped(granules):
     assert files[0].stat().st_mtime_ns == kept and files[1].exists()
 
 
+def test_rows_of_other_settings_are_done_again(granules):
+    folder, _, track = granules
+
+    def count(*words):
+        done = collocate(folder, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split(" granules")[0], done.stdout.split(", ")[-1].split()[0]
+
+    near = count()
+    assert near[0] == "2" and count()[0] == "0"
+    far = count("collocate.distance=50")
+    assert far[0] == "2" and int(far[1]) > int(near[1])
+    # Of the track of one granule, less; the other has none now and is left alone.
+    part = [values[:150] for values in track]
+    make_calipso(folder / "calipso" / "track.hdf", *part)
+    assert count("collocate.distance=50")[0] == "1"
+    assert count("collocate.distance=50", "collocate.window=5m")[0] == "1"
+
+
 def test_collocation_of_hosts_goes_on_where_each_stopped(granules):
     """Hosts with folders of their own know of different granules."""
     folder, _, _ = granules

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "lockstep/forest/collocation.h"
@@ -209,6 +210,17 @@ bool has_places_alone(const Hdf5File& file) {
   return set_named(file, "latitude") && set_named(file, "longitude");
 }
 
+// What rows are of: with other settings, or when more of the track has come,
+// they are done again.
+std::map<std::string, std::string> made_with(
+    const CollocationOptions& options,
+    uint64_t profiles) {
+  return {
+      {"kilometres", fmt::format("{}", options.kilometres)},
+      {"window_seconds", fmt::format("{}", to_seconds(options.window))},
+      {"profiles", fmt::format("{}", profiles)}};
+}
+
 }  // namespace
 
 Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
@@ -249,8 +261,27 @@ Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
   return granules;
 }
 
-bool is_done(const Granule& granule) {
-  return os::real_files().exists(granule.rows);
+bool is_done(
+    const Granule& granule,
+    const Track& track,
+    const CollocationOptions& options) {
+  if (!os::real_files().exists(granule.rows)) {
+    return false;
+  }
+  const auto before = [&](double time) {
+    return std::lower_bound(
+        track.ascending.begin(), track.ascending.end(), time);
+  };
+  const double end = granule.begin + to_seconds(options.window);
+  const auto profiles = before(end) - before(granule.begin);
+  if (profiles == 0) {
+    return true;  // of a track that is here no longer
+  }
+  const auto file = Hdf5File::open(granule.rows);
+  const auto made = made_with(options, static_cast<uint64_t>(profiles));
+  return file && std::ranges::all_of(made, [&](const auto& one) {
+           return file->text(one.first) == one.second;
+         });
 }
 
 Result<Track> read_tracks(const CollocationOptions& options) {
@@ -260,6 +291,9 @@ Result<Track> read_tracks(const CollocationOptions& options) {
   for (const auto& path : paths) {
     LOCKSTEP_TRY(add_track(path, track));
   }
+  track.ascending = track.time;
+  std::erase_if(track.ascending, [](double time) { return std::isnan(time); });
+  std::ranges::sort(track.ascending);
   return track;
 }
 
@@ -311,11 +345,10 @@ Result<CollocationCount> collocate_granule(
     column.values = std::move(kept);
   }
   count.rows = columns.back().values.size();
-  LOCKSTEP_TRY(write_hdf5(
-      granule.rows,
-      columns,
-      {{"granule", granule.time},
-       {"bands", granule.bands.filename().string()}}));
+  auto attributes = made_with(options, count.profiles);
+  attributes["granule"] = granule.time;
+  attributes["bands"] = granule.bands.filename().string();
+  LOCKSTEP_TRY(write_hdf5(granule.rows, columns, attributes));
   return count;
 }
 

@@ -4,7 +4,8 @@
 // and VIIRS pixels (.nc) that lie within a few kilometres, the sixteen bands as
 // features, the phase of the cloud as label; values that are fill are dropped.
 // Each VIIRS granule that a profile falls into gives one .h5 file, whole or not
-// there: a second call goes on with those that are missing. Many threads and
+// there: a second call goes on with those that are missing or were made with
+// other settings. Many threads and
 // ranks may share the list.
 
 #include <cstdint>
@@ -39,9 +40,6 @@ struct Granule {
 // a band file whose places are missing.
 Result<std::vector<Granule>> find_granules(const CollocationOptions& options);
 
-// Its rows are here.
-bool is_done(const Granule& granule);
-
 struct CollocationCount {
   uint64_t profiles = 0;  // within the window
   uint64_t near = 0;      // of those, closer than `kilometres`
@@ -54,8 +52,16 @@ struct Track {
   std::vector<double> latitude;
   std::vector<double> longitude;
   std::vector<uint32_t> flags;
+  std::vector<double> ascending{};  // `time` once more, to count in
 };
 Result<Track> read_tracks(const CollocationOptions& options);
+
+// Its rows are here, of these settings and as many profiles; or of a track that
+// is not here any more.
+bool is_done(
+    const Granule& granule,
+    const Track& track,
+    const CollocationOptions& options);
 
 Result<CollocationCount> collocate_granule(
     const Granule& granule,

@@ -222,6 +222,26 @@ std::optional<double> Hdf5File::attribute(
   return values[0];
 }
 
+std::optional<std::string> Hdf5File::text(const std::string& name) const {
+  const std::lock_guard lock(library_mutex());
+  const Handle attribute(
+      H5Aopen(impl_->file, name.c_str(), H5P_DEFAULT), H5Aclose);
+  if (!attribute.good()) {
+    return std::nullopt;
+  }
+  const Handle type(H5Aget_type(attribute), H5Tclose);
+  if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0) {
+    return std::nullopt;
+  }
+  const Handle space(H5Aget_space(attribute), H5Sclose);
+  std::string value(H5Tget_size(type), '\0');
+  if (H5Sget_simple_extent_npoints(space) != 1 ||
+      H5Aread(attribute, type, value.data()) < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
 Result<void> write_hdf5(
     const os::Path& path,
     const std::vector<Hdf5Column>& columns,

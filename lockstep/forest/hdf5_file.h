@@ -45,6 +45,8 @@ class Hdf5File {
   std::optional<double> attribute(
       const std::string& set,
       const std::string& name) const;
+  // A text of the root that write_hdf5 wrote; none when it is not there.
+  std::optional<std::string> text(const std::string& name) const;
 
  private:
   struct Impl;

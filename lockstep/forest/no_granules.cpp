@@ -16,7 +16,10 @@ Result<std::vector<Granule>> find_granules(
   return absent();
 }
 
-bool is_done(const Granule& /*granule*/) {
+bool is_done(
+    const Granule& /*granule*/,
+    const Track& /*track*/,
+    const CollocationOptions& /*options*/) {
   return false;
 }
 

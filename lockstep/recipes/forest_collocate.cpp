@@ -18,10 +18,12 @@ namespace {
 // and all ranks share the same rest.
 std::vector<forest::Granule> not_done_anywhere(
     const std::vector<forest::Granule>& granules,
+    const forest::Track& track,
+    const forest::CollocationOptions& options,
     collective::Communicator& group) {
   std::string own;
   for (const auto& granule : granules) {
-    own += is_done(granule) ? 'd' : '-';
+    own += is_done(granule, track, options) ? 'd' : '-';
   }
   const auto all = forest::gather_bytes(own, group);
   std::vector<forest::Granule> rest;
@@ -79,7 +81,7 @@ int collocate_forest(const ForestConfig& config, const OwnRun& run) {
   const auto found = together(forest::find_granules(options), group);
   const auto track = together(forest::read_tracks(options), group);
   agree_on_inputs(found, track, options, group);
-  const auto granules = not_done_anywhere(found, group);
+  const auto granules = not_done_anywhere(found, track, options, group);
   std::mutex mutex;
   Result<void> failure;
   forest::CollocationCount total;
