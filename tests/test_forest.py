@@ -508,6 +508,12 @@ def test_verb_test_scores_a_table(table, alone):
             ["t.csv:3", "label -1e+300 is outside of float32", "3.4e38"],
             ["forest.criterion=squared_error"],
         ),
+        (
+            "a,label\n1,1\n2,9007199254740993\n",
+            ["t.csv:3: column 'label': label 9007199254740992 cannot be told", "2^53"],
+            [],
+        ),
+        ("a,label\n1,1\n2,-1e16\n", ["t.csv:3", "label -10000000000000000 cannot"], []),
         ("a,label\n1,1\n1e300,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
         ("a,label\n1,1\n1e400,0\n", ["t.csv:3: column 'a' is", "outside of float32"], []),
         ("a,label\n1,1\n2\0,0\n", ["'2\\x00' is not a number"], []),

@@ -164,12 +164,31 @@ struct Reader {
     if (options.regression) {
       return take_number(block.numbers[i], row, own);
     }
+    if (!file.has_text()) {
+      LOCKSTEP_TRY(check_exact(block.numbers[i], row));
+    }
     const int32_t place = file.has_text() ? dictionary.of(block.texts[i])
                                           : dictionary.of(block.numbers[i]);
     if (own) {
       rows.classes.push_back(place);
     }
     return check_class(dictionary.names()[static_cast<size_t>(place)], row);
+  }
+
+  // From 2^53 on doubles pass over whole numbers: two labels would be one
+  // class.
+  Result<void> check_exact(double number, uint64_t row) const {
+    if (std::abs(number) < 0x1p53) {
+      return {};
+    }
+    return bad(fmt::format(
+                   "{}: column '{}': label {:.0f} cannot be told from its "
+                   "neighbours; accepted: numbers below 2^53 "
+                   "(9007199254740992)",
+                   file.place(row),
+                   options.label,
+                   number))
+        .with_fix("number the classes from 0, or put a letter before each");
   }
 
   // Leaves are floats, and squares of what is larger leave the doubles.
