@@ -492,7 +492,7 @@ def test_verb_test_scores_a_table(table, alone):
             ["accepted: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... and 15 more"],
             [f"data.classes={list(range(25))}".replace(" ", "")],
         ),
-        ("a,label\n1,1\n2,0\n", ["data.classes: '0' stands twice"], ["data.classes=[0,0,1]"]),
+        ("a,label\n1,1\n2,0\n", ["data.classes: '0' stands twice"], ["data.classes=[0,0.0,1]"]),
         (
             "a,label\n1,1\n2,0\n",
             ["data.classes with forest.criterion=squared_error"],
@@ -571,35 +571,6 @@ def test_ranks_agree_on_what_labels_are(tmp_path):
     with Ranks(tmp_path, words, world=2) as ranks:
         assert ranks.wait() == [2, 2], ranks.output()
         assert "more than 1000 different labels" in ranks.output()
-
-
-def test_ranks_that_see_other_files_are_told(table, alone, tmp_path):
-    """Each rank in a folder of its own, as hosts with disks of their own are."""
-    folders = [tmp_path / f"host-{rank}" for rank in (0, 1)]
-    for folder in folders:
-        folder.mkdir()
-        shutil.copy(table / "t.csv", folder)
-        shutil.copy(alone / "checkpoints" / "last.safetensors", folder / "m.safetensors")
-    lines = (table / "t.csv").read_text().splitlines()
-    (folders[1] / "t.csv").write_text("\n".join(lines[:-5]) + "\n")
-    other = tmp_path / "other"
-    trained(*SMALL, "forest.trees=3", f"data.train={table / 't.csv'}", f"out={other}")
-
-    def said(*words):
-        with Ranks(tmp_path, ["forest", *words], cwd=lambda rank: folders[rank]) as ranks:
-            assert ranks.wait() == [2, 2], ranks.output()
-            return ranks.output()
-
-    rows = "another table than rank 0: 2995 rows in t.csv, 3000 rows in t.csv"
-    model_of = "checkpoint=m.safetensors"
-    assert rows in said("data.train=t.csv", "out=r")
-    assert rows in said("data.train=" + str(table / "t.csv"), "data.test=t.csv", "out=r")
-    assert rows in said("predict", model_of, "data.test=t.csv")
-    shutil.copy(other / "checkpoints" / "last.safetensors", folders[1] / "m.safetensors")
-    for verb in ["test", "predict"]:
-        text = said(verb, model_of, f"data.test={table / 't.csv'}")
-        assert "another model than rank 0: 3 trees of" in text
-    assert not list(tmp_path.rglob("predictions*"))
 
 
 def test_a_score_of_no_rows_is_none(table, alone, tmp_path):

@@ -57,7 +57,21 @@ constexpr auto kNumbersFix =
 bool to_number(const std::string& text, double& value) {
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
+  return error == std::errc() && end == text.data() + text.size() &&
+         std::isfinite(value);
+}
+
+// Where a label stands among classes: by its name, else by its number (0.0
+// where a table of words has 0).
+size_t place_of(
+    const std::vector<std::string>& classes,
+    const std::string& name) {
+  auto at = std::ranges::find(classes, name);
+  double value = 0;
+  if (at == classes.end() && to_number(name, value)) {
+    at = std::ranges::find(classes, label_text(value));
+  }
+  return static_cast<size_t>(at - classes.begin());
 }
 
 bool fractional(const std::string& label) {
@@ -216,8 +230,7 @@ struct Reader {
               printable(name)));
     }
     const auto& accepted = options.classes;
-    if (!accepted.empty() &&
-        std::find(accepted.begin(), accepted.end(), name) == accepted.end()) {
+    if (!accepted.empty() && place_of(accepted, name) == accepted.size()) {
       auto error =
           bad(fmt::format(
               "{}: label '{}' is not one of the classes; accepted: {}",
@@ -233,7 +246,8 @@ struct Reader {
   }
 };
 
-// Numbers in their order when all are numbers, else as text.
+// Numbers in their order when all are numbers (1 and 01 as texts, in whatever
+// order ranks saw them), else as text.
 void sort_classes(std::vector<std::string>& names) {
   double a = 0;
   double b = 0;
@@ -248,7 +262,7 @@ void sort_classes(std::vector<std::string>& names) {
         }
         to_number(left, a);
         to_number(right, b);
-        return a < b;
+        return a != b ? a < b : left < right;
       });
   names.erase(std::unique(names.begin(), names.end()), names.end());
 }
@@ -304,9 +318,7 @@ Result<void> agree_on_classes(
   }
   std::vector<int32_t> place;
   for (const auto& name : reader.dictionary.names()) {
-    place.push_back(
-        static_cast<int32_t>(
-            std::find(names.begin(), names.end(), name) - names.begin()));
+    place.push_back(static_cast<int32_t>(place_of(names, name)));
   }
   for (int32_t& value : reader.rows.classes) {
     value = place[static_cast<size_t>(value)];
@@ -318,6 +330,25 @@ Result<void> agree_on_classes(
 
 std::string label_text(double value) {
   return fmt::format("{}", value + 0.);  // -0 is 0
+}
+
+bool are_words(const std::vector<std::string>& classes) {
+  return !std::ranges::all_of(classes, [](const std::string& name) {
+    double value = 0;
+    return to_number(name, value) && label_text(value) == name;
+  });
+}
+
+std::vector<std::string> class_names(std::vector<std::string> classes) {
+  double value = 0;
+  const bool numbers = std::ranges::all_of(
+      classes, [&](const auto& name) { return to_number(name, value); });
+  for (auto& name : classes) {
+    if (numbers && to_number(name, value)) {
+      name = label_text(value);
+    }
+  }
+  return classes;
 }
 
 Result<void> check_labels(const TableFile& file, bool regression) {

@@ -54,6 +54,13 @@ Result<void> check_labels(const TableFile& file, bool regression);
 // "3" for 3.0: how a numeric label is named.
 std::string label_text(double value);
 
+// Such names for accepted classes, when all are numbers.
+std::vector<std::string> class_names(std::vector<std::string> classes);
+
+// One of the classes is not such a name: a table's labels are looked up as
+// texts (TableOptions::words), even where all of them look like numbers.
+bool are_words(const std::vector<std::string>& classes);
+
 // The first error of any rank, on all.
 Result<void> agree(const Result<void>& own, collective::Communicator& group);
 

@@ -95,7 +95,7 @@ class Csv : public TableFile {
     auto csv = std::unique_ptr<Csv>(new Csv(path, std::move(file)));
     LOCKSTEP_TRY(csv->read_header(options));
     csv->index_lines();
-    csv->look_at_label();
+    csv->look_at_label(options.words);
     return csv;
   }
   const std::vector<std::string>& features() const override {
@@ -190,7 +190,11 @@ class Csv : public TableFile {
   }
 
   // Numbers, or words when any cell is one.
-  void look_at_label() {
+  void look_at_label(bool words) {
+    has_text_ = words && label_ != kNone;
+    if (has_text_) {
+      return;
+    }
     size_t at = body_;
     for (uint64_t row = 0; row < rows_ && label_ != kNone; ++row) {
       double value = 0;

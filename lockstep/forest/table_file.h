@@ -50,6 +50,8 @@ struct TableOptions {
   // required and there are as many columns as features, they are these, in this
   // order.
   std::vector<std::string> only{};
+  // Labels of a CSV are words, even if all of them look like numbers.
+  bool words = false;
 
   bool wants(const std::string& column) const;
 };

@@ -35,12 +35,14 @@ T together(Result<T> result, collective::Communicator& group) {
   return std::move(*result);
 }
 
-// The table with the features of a model, in its order.
+// The table with the features of a model, in its order. `words`: its classes
+// are.
 Result<std::unique_ptr<forest::TableFile>> open_for(
     const std::vector<std::string>& features,
     const std::string& path,
     const std::string& label,
-    bool required);
+    bool required,
+    bool words = false);
 
 // What names the labels of data.test. A separate file of labels is of one
 // table: data.test has data.test_label then, or data.label where nothing is

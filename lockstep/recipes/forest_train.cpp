@@ -68,7 +68,7 @@ forest::LoadOptions load_options(
   options.part = part;
   options.held_out = config.data.held_out;
   options.seed = static_cast<uint64_t>(config.trainer.seed);
-  options.classes = config.data.classes;
+  options.classes = forest::class_names(config.data.classes);
   options.label = config.data.label;
   options.table = config.data.train;
   return options;
@@ -76,7 +76,7 @@ forest::LoadOptions load_options(
 
 // Keys that say nothing to a forest of numbers, or two things.
 Result<void> check_keys(const ForestConfig& config) {
-  auto classes = config.data.classes;
+  auto classes = forest::class_names(config.data.classes);
   const bool numbers = config.forest.criterion == "squared_error";
   if (numbers && (!classes.empty() || config.forest.class_weights != "none")) {
     return Error(
@@ -133,7 +133,12 @@ forest::TrainingSet read_training_set(
   }
   given(check_keys(config));
   const auto table = together(
-      forest::open_table(config.data.train, {config.data.label}), group);
+      forest::open_table(
+          config.data.train,
+          {.label = config.data.label,
+           .words =
+               forest::are_words(forest::class_names(config.data.classes))}),
+      group);
   if (!config.data.test.empty()) {
     check_test(config, table->features(), group);
   }

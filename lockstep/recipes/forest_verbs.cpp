@@ -139,9 +139,10 @@ Result<std::unique_ptr<forest::TableFile>> open_for(
     const std::vector<std::string>& features,
     const std::string& path,
     const std::string& label,
-    bool required) {
+    bool required,
+    bool words) {
   LOCKSTEP_ASSIGN(
-      auto table, forest::open_table(path, {label, required, features}));
+      auto table, forest::open_table(path, {label, required, features, words}));
   return select_features(std::move(table), features);
 }
 
@@ -169,8 +170,9 @@ forest::Score score_file(
     const forest::Forest& model,
     int threads,
     collective::Communicator& group) {
+  const bool words = forest::are_words(model.target.classes);
   const auto table =
-      together(open_for(model.features, path, label, true), group);
+      together(open_for(model.features, path, label, true, words), group);
   options.label = label;
   options.table = path;
   options.classes = model.target.classes;
