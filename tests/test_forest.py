@@ -579,6 +579,11 @@ def test_a_score_of_no_rows_is_none(table, alone, tmp_path):
     done = trained(*SMALL, f"data.train={path}", "data.held_out=0.0001", f"out={run}")
     assert "no row of so few was held out" in done.stderr
     assert "test_accuracy" not in values(run)
+    words = ["forest.trees=1", "forest.sample=2", "forest.out_of_bag=true", "data.held_out=0"]
+    path = write_csv(tmp_path / "two.csv", np.arange(2.0)[:, None], [0, 1])
+    done = trained("forest", *words, f"data.train={path}", f"out={run}")
+    assert "not scored out of bag" in done.stderr
+    assert "out_of_bag_accuracy" not in values(run)
     names = (table / "t.csv").read_text().splitlines()[0]
     (tmp_path / "none.csv").write_text(names + "\n")
     none = f"data.test={tmp_path / 'none.csv'}"

@@ -298,10 +298,13 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
       training_score(
           predictor, set.table, set.forest.target, options.threads, group));
   if (config.forest.out_of_bag && options.bootstrap) {
-    note(
-        "out_of_bag",
-        out_of_bag_score(
-            predictor, set.table, set.forest.target, options, group));
+    const auto score = out_of_bag_score(
+        predictor, set.table, set.forest.target, options, group);
+    if (score.rows > 0) {
+      note("out_of_bag", score);
+    } else if (leader) {
+      log_warning("not scored out of bag: every tree drew every row");
+    }
   }
   metrics["read_seconds"] = read - began;
   metrics["fit_seconds"] = grown - read;
