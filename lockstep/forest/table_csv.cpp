@@ -68,6 +68,18 @@ bool has_quote(std::string_view line) {
   return line.find('"') != std::string_view::npos;
 }
 
+std::string outside_quotes(std::string_view line) {
+  std::string rest;
+  bool quoted = false;
+  for (const char c : line) {
+    quoted = quoted != (c == '"');
+    if (!quoted && c != '"') {
+      rest += c;
+    }
+  }
+  return rest;
+}
+
 // Whole text as a number; nan, inf and empty cells too.
 bool to_number(std::string_view text, double& value) {
   if (text.empty() || (text.size() == 2 && lower(text) == "na")) {
@@ -150,6 +162,7 @@ class Csv : public TableFile {
       return bad(fmt::format("{}: no header line", path_.string()));
     }
     body_ = at;
+    LOCKSTEP_TRY(check_separators(line, options));
     if (!split_quoted(line, columns_, /*is_row=*/false)) {
       return bad_quotes(fmt::format("{}:1", path_.string()));
     }
@@ -171,6 +184,32 @@ class Csv : public TableFile {
       return bad(fmt::format("{}: no column but the label", path_.string()));
     }
     return {};
+  }
+
+  // What other programs write as CSV; as one with commas it has one column, or
+  // one line.
+  Result<void> check_separators(
+      std::string_view header,
+      const TableOptions& options) const {
+    if (header.find('\r') != std::string_view::npos) {
+      return bad(
+          fmt::format(
+              "{}: lines end with CR alone here; accepted: LF, or CR and LF",
+              path_.string()));
+    }
+    const auto bare = outside_quotes(header);
+    const size_t at = bare.find_first_of(";\t");
+    const bool named =
+        !options.only.empty() && options.wants(std::string(header));
+    if (at == std::string::npos || bare.find(',') != std::string::npos ||
+        named) {
+      return {};
+    }
+    return bad(
+        fmt::format(
+            "{}:1: fields are separated by {} here; accepted: commas",
+            path_.string(),
+            bare[at] == ';' ? "';'" : "tabs"));
   }
 
   // Empty lines at the end are no rows.

@@ -174,6 +174,24 @@ TEST_F(TableTest, CsvErrorsNameThePlace) {
       open_error(folder_.path() / "none.csv", "label"), HasSubstr("no such"));
 }
 
+TEST_F(TableTest, CsvOfOtherSeparatorsIsNamed) {
+  const std::pair<const char*, const char*> files[] = {
+      {"x;y;label\n1,5;2;0\n", "a.csv:1: fields are separated by ';'"},
+      {"\"x\";\"label\"\n1;2\n", "a.csv:1: fields are separated by ';'"},
+      {"x\tlabel\r\n1\t0\r\n", "a.csv:1: fields are separated by tabs"},
+      {"x,label\r1,0\r2,1\r", "a.csv: lines end with CR alone"}};
+  for (const auto& [text, error] : files) {
+    const auto path = write("a.csv", text);
+    EXPECT_THAT(open_error(path, "label"), HasSubstr(error));
+    EXPECT_THAT(open_error(path, ""), HasSubstr(error));
+  }
+  for (const char* text : {"x;y,label\n1,0\n", "\"x;y\",label\n1,0\n"}) {
+    EXPECT_EQ(open_error(write("a.csv", text), "label"), "") << text;
+  }
+  EXPECT_TRUE(open_table(write("a.csv", "x;y\n1\n"), {"", true, {"x;y"}}));
+  EXPECT_EQ(open_error(write("a.csv", "\"x;y\"\n1\n"), ""), "");
+}
+
 TEST_F(TableTest, BadRowsAreRefusedOrDropped) {
   const auto path = write("a.csv", "x,label\n1,a\nnan,b\n2,b\n3,a\n");
   EXPECT_THAT(
