@@ -136,7 +136,8 @@ void ForestConfig::Growing::bind(config::Binder& b) {
   b.text(
       "class_weights",
       class_weights,
-      "none, balanced, or one for each class: 1,2.5,1",
+      "none, balanced, or one for each class, sorted or as in data.classes: "
+      "1,2.5,1",
       [](const std::string& text) -> Result<void> {
         if (text != "none" && text != "balanced") {
           LOCKSTEP_TRY(parse_weights(text));
