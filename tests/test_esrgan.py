@@ -150,6 +150,21 @@ def test_fewer_held_out_images_than_ranks(tmp_path):
     assert list((out / "samples").glob("*sheet*.png"))
 
 
+def test_the_verb_test_without_held_out_images(tmp_path):
+    """A folder without them is told; training that took none leaves them all."""
+    root = tmp_path / "images"
+    for i in range(4):
+        picture(root / f"{i}.png", i)
+    out = tmp_path / "run"
+    words = [*SMALL, f"data.root={root}", f"out={out}", "trainer.max_steps=1"]
+    trained(*words)
+    checkpoint = f"checkpoint={out / 'checkpoints' / 'last.safetensors'}"
+    words = ["esrgan", "test", checkpoint, "trainer.device=cpu"]
+    refused(train(*words), "no held-out images", str(root), "neither test/ nor val/")
+    picture(root / "val" / "0.png", 100)
+    assert "val_psnr" in trained(*words, "validation_samples=0").stdout
+
+
 def test_learning_rate_decays(tmp_path, folder):
     """From decay_epoch 0 of 2 epochs the second runs at half the rate: its steps
     of Adam are half as long."""

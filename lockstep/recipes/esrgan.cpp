@@ -8,6 +8,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/recipes/normal_images.h"
 #include "lockstep/recipes/upscale.h"
+#include "lockstep/train/error.h"
 #include "lockstep/train/image_quality.h"
 #include "lockstep/train/precision.h"
 
@@ -25,8 +26,10 @@ train::DataConfig source(const EsrganConfig& config) {
 
 train::DataConfig held_out_source(const EsrganConfig& config) {
   auto data = source(config);
-  data.limit = data.limit > 0 ? std::min(data.limit, config.validation_samples)
-                              : config.validation_samples;
+  const int64_t most = config.validation_samples;  // 0: a test takes all
+  if (most > 0) {
+    data.limit = data.limit > 0 ? std::min(data.limit, most) : most;
+  }
   return data;
 }
 
@@ -42,11 +45,19 @@ data::TolerantOptions tolerated(const EsrganConfig& config) {
 std::shared_ptr<data::Dataset> open_images(
     const EsrganConfig& config,
     const train::Context& context) {
-  return context.training
-             ? open_split(
-                   source(config), config.trainer, true, tolerated(config))
-             : open_held_out(
-                   held_out_source(config), config.trainer, tolerated(config));
+  if (context.training) {
+    return open_split(source(config), config.trainer, true, tolerated(config));
+  }
+  auto images =
+      open_held_out(held_out_source(config), config.trainer, tolerated(config));
+  if (!images) {
+    throw train::TrainError(
+        train::kBadInput,
+        fmt::format(
+            "'test' found no held-out images: {} has neither test/ nor val/",
+            config.data.root));
+  }
+  return images;
 }
 
 class EsrganRecipe : public train::Recipe {
@@ -65,7 +76,9 @@ class EsrganRecipe : public train::Recipe {
         loader_(
             training_,
             sized(*training_, context.training ? config.data.batch_size : 1)) {
-    if (config.validation_samples > 0) {
+    if (!context.training) {
+      held_out_ = training_;
+    } else if (config.validation_samples > 0) {
       held_out_ = open_held_out(
           held_out_source(config), config.trainer, tolerated(config));
     }
