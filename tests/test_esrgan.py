@@ -150,6 +150,18 @@ def test_fewer_held_out_images_than_ranks(tmp_path):
     assert list((out / "samples").glob("*sheet*.png"))
 
 
+def test_bad_held_out_images_are_told_before_training(tmp_path):
+    root = tmp_path / "images"
+    for name in ("train", "val"):
+        for i in range(4):
+            picture(root / name / f"{i}.png", i)
+    (root / "val" / "3.png").write_bytes(b"no image")
+    words = [*SMALL, f"data.root={root}", f"out={tmp_path / 'run'}"]
+    said = refused(train(*words), "1 of 4", str(root / "val" / "3.png"))
+    assert "step 1" not in said
+    trained(*words, "data.max_skipped=0.3", "trainer.max_steps=1")
+
+
 def test_the_verb_test_without_held_out_images(tmp_path):
     """A folder without them is told; training that took none leaves them all."""
     root = tmp_path / "images"

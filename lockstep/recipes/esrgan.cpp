@@ -81,6 +81,7 @@ class EsrganRecipe : public train::Recipe {
     } else if (config.validation_samples > 0) {
       held_out_ = open_held_out(
           held_out_source(config), config.trainer, tolerated(config));
+      read_held_out();
     }
     if (context.training && !config.model.vgg.empty()) {
       pair_.load_vgg(config.model.vgg);
@@ -156,6 +157,16 @@ class EsrganRecipe : public train::Recipe {
     options.pad = false;
     options.workers = 0;
     return data::Loader(held_out_, options);
+  }
+
+  // Too many that are no good would else end the first epoch unsaved.
+  void read_held_out() const {
+    if (!held_out_ || config_.data.name != "folder") {
+      return;
+    }
+    auto loader = held_out_loader(1);
+    loader.start(0);
+    while (loader.next()) {}
   }
 
   at::Tensor enlarge(const at::Tensor& low) {
