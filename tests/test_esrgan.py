@@ -314,14 +314,48 @@ def test_upscale_replaces_none_of_its_images(tmp_path, run):
 
 
 def test_upscale_of_a_folder_again_makes_the_same(tmp_path, run):
+    """Also of names that differ by their endings, and on two ranks."""
     images = tmp_path / "images"
     picture(images / "a.png", 3, (3, 4))
+    picture(images / "a.jpg", 4, (5, 4))
+    picture(images / "b.png", 5, (2, 2))
+    picture(images / "b-x4.png", 5, (2, 2))
+    picture(images / "b.png-x4.png", 5, (2, 2))
     words = ["esrgan", "upscale", f"image={images}", "trainer.device=cpu",
              f"checkpoint={run / 'checkpoints' / 'best.safetensors'}"]
-    for _ in range(2):
-        trained(*words)
+    for ranks in (1, 1, 2):
+        if ranks == 1:
+            trained(*words)
+        else:
+            run_ranks(tmp_path, words)
         sizes = {path.name: Image.open(path).size for path in images.iterdir()}
-        assert sizes == {"a.png": (3, 4), "a-x4.png": (12, 16)}
+        assert sizes == {
+            "a.png": (3, 4),
+            "a.png-x4.png": (12, 16),
+            "a.jpg": (5, 4),
+            "a-x4.png": (20, 16),
+            "b.png": (2, 2),
+            "b.png-x4-x4.png": (8, 8),
+            "b-x4.png": (2, 2),
+            "b-x4-x4.png": (8, 8),
+            "b.png-x4.png": (2, 2),
+            "b.png-x4.png-x4.png": (8, 8),
+        }
+
+
+def test_upscale_passes_over_results_that_are_too_large_to_read(tmp_path, run):
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("1", (3000, 2500)).save(images / "a.png")
+    Image.new("1", (12000, 10000)).save(images / "a-x4.png")
+    picture(images / "b.png", 3, (3, 4))
+    (images / "a.png").write_bytes((images / "a.png").read_bytes()[:100])
+    done = train(
+        "esrgan", "upscale", f"image={images}", "trainer.device=cpu",
+        f"checkpoint={run / 'checkpoints' / 'best.safetensors'}",
+    )
+    said = refused(done, str(images / "a.png"), code=1)  # the damaged one alone
+    assert "a-x4.png" not in said and "b-x4.png" in said
 
 
 def generator_file(path, blocks, filters=8):

@@ -21,6 +21,12 @@ void decode_image(
     std::span<const uint8_t> file,
     const std::string& name,
     RawImage& image);
+// As its header says, also of an image that is too large to be decoded.
+Dataset::Size image_size(
+    std::span<const uint8_t> file,
+    const std::string& name);
+
+// The same of one kind.
 void decode_png(
     std::span<const uint8_t> file,
     const std::string& name,
@@ -29,5 +35,8 @@ void decode_jpeg(
     std::span<const uint8_t> file,
     const std::string& name,
     RawImage& image);
+
+Dataset::Size png_size(std::span<const uint8_t> file, const std::string& name);
+Dataset::Size jpeg_size(std::span<const uint8_t> file, const std::string& name);
 
 }  // namespace lockstep::data

@@ -115,17 +115,15 @@ void cmyk_to_rgb(std::span<const uint8_t> cmyk, bool inverted, uint8_t* rgb) {
   }
 }
 
-}  // namespace
+[[noreturn]] void fail(const JpegState& state, const std::string& name) {
+  throw DataError(fmt::format("{}: bad JPEG: {}", name, state.message.data()));
+}
 
-void decode_jpeg(
+// Throws when the header cannot be read.
+void start(
+    JpegState& state,
     std::span<const uint8_t> file,
-    const std::string& name,
-    RawImage& image) {
-  JpegState state;
-  auto fail = [&] {
-    throw DataError(
-        fmt::format("{}: bad JPEG: {}", name, state.message.data()));
-  };
+    const std::string& name) {
   state.jpeg.err = jpeg_std_error(&state.errors);
   state.jpeg.client_data = &state;
   state.errors.error_exit = on_error;
@@ -133,8 +131,28 @@ void decode_jpeg(
   state.errors.output_message = on_output;
   state.progress.progress_monitor = on_progress;
   if (!read_header(state, file)) {
-    fail();
+    fail(state, name);
   }
+}
+
+}  // namespace
+
+Dataset::Size jpeg_size(
+    std::span<const uint8_t> file,
+    const std::string& name) {
+  JpegState state;
+  start(state, file, name);
+  return {
+      static_cast<int>(state.jpeg.image_height),
+      static_cast<int>(state.jpeg.image_width)};
+}
+
+void decode_jpeg(
+    std::span<const uint8_t> file,
+    const std::string& name,
+    RawImage& image) {
+  JpegState state;
+  start(state, file, name);
   const size_t width = state.jpeg.image_width;
   const size_t height = state.jpeg.image_height;
   if (width * height > static_cast<size_t>(kMaxPixels)) {
@@ -156,11 +174,11 @@ void decode_jpeg(
   if (inks) {
     std::vector<uint8_t> cmyk(width * height * 4);
     if (!read_pixels(state, cmyk.data(), width * 4)) {
-      fail();
+      fail(state, name);
     }
     cmyk_to_rgb(cmyk, state.jpeg.saw_Adobe_marker != 0, image.storage.data());
   } else if (!read_pixels(state, image.storage.data(), width * 3)) {
-    fail();
+    fail(state, name);
   }
   image.pixels = image.storage;
 }

@@ -89,16 +89,15 @@ void lay_over_white(std::span<const uint8_t> rgba, uint8_t* rgb) {
   }
 }
 
-}  // namespace
+[[noreturn]] void fail(const PngState& state, const std::string& name) {
+  throw DataError(fmt::format("{}: bad PNG: {}", name, state.message.data()));
+}
 
-void decode_png(
+// Throws when the header cannot be read.
+void start(
+    PngState& state,
     std::span<const uint8_t> file,
-    const std::string& name,
-    RawImage& image) {
-  PngState state;
-  auto fail = [&] {
-    throw DataError(fmt::format("{}: bad PNG: {}", name, state.message.data()));
-  };
+    const std::string& name) {
   state.file = file;
   state.png = png_create_read_struct(
       PNG_LIBPNG_VER_STRING, &state, on_error, on_warning);
@@ -108,8 +107,24 @@ void decode_png(
     throw DataError(fmt::format("{}: libpng cannot start", name));
   }
   if (!open_png(state)) {
-    fail();
+    fail(state, name);
   }
+}
+
+}  // namespace
+
+Dataset::Size png_size(std::span<const uint8_t> file, const std::string& name) {
+  PngState state;
+  start(state, file, name);
+  return {static_cast<int>(state.height), static_cast<int>(state.width)};
+}
+
+void decode_png(
+    std::span<const uint8_t> file,
+    const std::string& name,
+    RawImage& image) {
+  PngState state;
+  start(state, file, name);
   if (state.row_bytes == 0) {
     throw DataError(
         fmt::format(
@@ -126,7 +141,7 @@ void decode_png(
   if (state.row_bytes == static_cast<size_t>(state.width) * 3) {
     image.storage.resize(count * 3);
     if (!read_rows(state, image.storage.data())) {
-      fail();
+      fail(state, name);
     }
   } else {
     std::vector<uint8_t> rgba(count * 4);
@@ -134,7 +149,7 @@ void decode_png(
       throw DataError(fmt::format("{}: unknown PNG pixel layout", name));
     }
     if (!read_rows(state, rgba.data())) {
-      fail();
+      fail(state, name);
     }
     image.storage.resize(count * 3);
     lay_over_white(rgba, image.storage.data());

@@ -107,6 +107,20 @@ TEST(Decode, HugeImagesAreRefused) {
   EXPECT_THAT(
       data_error([&] { decode_image(bad, "big.png", image); }),
       HasSubstr("big.png: 65535 x 65535 pixels, more than the 100000000"));
+  EXPECT_EQ(image_size(bad, "big.png").height, 65535);
+}
+
+TEST(Decode, SizesStandInTheHeader) {
+  const Bytes rgb = smooth(13, 29);
+  for (Bytes file : {testing::png(13, 29, rgb), testing::jpeg(13, 29, rgb)}) {
+    file.resize(file.size() - 20);  // damaged, but not there
+    const auto size = image_size(file, "a");
+    EXPECT_EQ(size.height, 13);
+    EXPECT_EQ(size.width, 29);
+    file.resize(10);
+    EXPECT_THAT(
+        data_error([&] { image_size(file, "a.img"); }), HasSubstr("a.img"));
+  }
 }
 
 TEST(Decode, OtherContent) {

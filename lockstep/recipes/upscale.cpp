@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "lockstep/base/log.h"
 #include "lockstep/data/byte_stream.h"
@@ -19,6 +20,7 @@
 #include "lockstep/record/png.h"
 #include "lockstep/train/checkpoint_reader.h"
 #include "lockstep/train/error.h"
+#include "lockstep/train/group.h"
 #include "lockstep/train/memory.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/weights.h"
@@ -147,28 +149,38 @@ data::RawImage decoded(const std::string& path) {
   return image;
 }
 
-// "a-x4.png" beside an "a.png" or "a.jpg" of a quarter of its size: what an
-// earlier call made. `sources`: files by their names without endings.
-bool is_result(
-    const fs::path& path,
-    const std::map<std::string, std::string>& sources) {
-  const std::string stem = path.stem().string();
-  if (path.extension() != ".png" || !stem.ends_with(kResult)) {
-    return false;
-  }
-  const auto source =
-      sources.find(stem.substr(0, stem.size() - kResult.size()));
-  if (source == sources.end()) {
-    return false;
-  }
+// Files by their names, with and without endings.
+using Sources = std::multimap<std::string, std::string>;
+
+bool is_enlarged(const std::string& small, const std::string& large) {
   try {
-    const auto small = decoded(source->second);
-    const auto large = decoded(path.string());
-    return large.width == kUpscale * small.width &&
-           large.height == kUpscale * small.height;
+    const auto from = data::image_size(data::read_file(small), small);
+    const auto to = data::image_size(data::read_file(large), large);
+    return to.width == kUpscale * from.width &&
+           to.height == kUpscale * from.height;
   } catch (const data::DataError&) {
     return false;  // told when its turn comes
   }
+}
+
+// What an earlier call made (tasks_of) of an image of a quarter of its size:
+// "a-x4.png" beside an "a.png" or "a.jpg", "a.png-x4.png", "a.png-x4-x4.png".
+bool is_result(const fs::path& path, const Sources& sources) {
+  std::string name = path.stem().string();
+  bool stem = true;  // only the whole name is lengthened more than once
+  while (path.extension() == ".png" && name.ends_with(kResult)) {
+    name.resize(name.size() - kResult.size());
+    const auto [begin, end] = sources.equal_range(name);
+    const auto is_source = [&](const auto& source) {
+      return is_enlarged(source.second, path.string());
+    };
+    if ((stem || data::has_image_name(name)) &&
+        std::any_of(begin, end, is_source)) {
+      return true;
+    }
+    stem = false;
+  }
+  return false;
 }
 
 std::vector<std::string> images_of(const std::string& image) {
@@ -186,9 +198,10 @@ std::vector<std::string> images_of(const std::string& image) {
       files.push_back(entry.path().string());
     }
   }
-  std::map<std::string, std::string> sources;
+  Sources sources;
   for (const fs::path file : files) {
     sources.emplace(file.stem().string(), file.string());
+    sources.emplace(file.filename().string(), file.string());
   }
   std::erase_if(
       files, [&](const fs::path& file) { return is_result(file, sources); });
@@ -247,7 +260,7 @@ struct Task {
 
 // Each image has a file of its own, which is none of the images: where two
 // differ by their endings only, or a name is that of an image, the whole file
-// name is taken. The names depend on all images, so that ranks agree on them.
+// name is taken.
 std::vector<Task> tasks_of(
     const std::vector<std::string>& files,
     const std::string& out) {
@@ -264,6 +277,34 @@ std::vector<Task> tasks_of(
       to = folder / (name + "-x4.png");
       name += "-x4";
     }
+    tasks.push_back({from, to});
+  }
+  return tasks;
+}
+
+// Rank 0's for all: another rank may list the folder when results lie in it.
+std::vector<Task> agree_on_tasks(
+    const UpscaleJob& job,
+    const train::Context& context) {
+  std::string failure;
+  std::string list;
+  if (context.rank() == 0) {
+    try {
+      for (const auto& task : tasks_of(images_of(job.image), job.out)) {
+        list += task.from.string() + '\0' + task.to.string() + '\0';
+      }
+    } catch (const TrainError& error) {
+      failure = error.what();
+    }
+  }
+  failure = train::broadcast_text(failure, *context.group);
+  if (!failure.empty()) {
+    throw TrainError(kBadInput, failure);
+  }
+  std::istringstream paths(train::broadcast_text(list, *context.group));
+  std::vector<Task> tasks;
+  for (std::string from, to;
+       std::getline(paths, from, '\0') && std::getline(paths, to, '\0');) {
     tasks.push_back({from, to});
   }
   return tasks;
@@ -319,7 +360,7 @@ at::Tensor upscale(
 }
 
 int upscale_images(const UpscaleJob& job, const train::Context& context) {
-  const auto tasks = tasks_of(images_of(job.image), job.out);
+  const auto tasks = agree_on_tasks(job, context);
   const auto loaded = load_generator(job.checkpoint, context);
   const auto world = static_cast<size_t>(context.world());
   bool all_made = true;
