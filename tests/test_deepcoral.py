@@ -10,9 +10,11 @@ import numpy
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch_models import TransferNet
 from trainer import (
+    Ranks,
     assert_same_checkpoint,
     events,
     metrics,
@@ -211,6 +213,37 @@ def test_domains_that_cannot_be_meant(tmp_path):
     no("no images in", str(root / "webcam"))
     picture(root / "webcam" / "a.jpg", 3)
     no("images without classes")
+
+
+def test_checkpoints_know_their_classes(tmp_path):
+    """Other names are refused, on `test` and on resume, also when their number
+    is the same."""
+    root = office(tmp_path / "office", ("amazon", "webcam"), ("bike", "mug", "pen"), 4)
+    other = office(tmp_path / "other", ("amazon", "webcam"), ("bike", "bus", "cat"), 4)
+    run = tmp_path / "run"
+    trained(*words(root, "trainer.max_steps=1"), f"out={run}")
+    told = ["is of 3 classes, class 1 being \"mug\"", "has 3, that one being \"bus\""]
+    test = ["deepcoral", "test", f"checkpoint={run / LAST}"]
+    refused(train(*test, f"data.root={other}"), str(run / LAST), *told)
+    refused(train(*words(other, f"trainer.resume={run / LAST}"), f"out={tmp_path / 'b'}"), *told)
+    assert "val_accuracy" in trained(*test).stdout
+    # A checkpoint from before has no names.
+    with safe_open(run / LAST, "pt") as file:
+        metadata = file.metadata()
+    assert metadata.pop("lockstep.classes") == '["bike","mug","pen"]'
+    old = tmp_path / "old.safetensors"
+    metadata = {n: v for n, v in metadata.items() if "crc" not in n}
+    save_file(load_file(run / LAST), old, metadata)
+    trained("deepcoral", "test", f"checkpoint={old}", f"data.root={other}")
+
+
+def test_ranks_with_other_folders(tmp_path):
+    office(tmp_path / "0" / "data", count=4)
+    office(tmp_path / "1" / "data", classes=("bike", "mug", "van"), count=4)
+    more = words("data", f"out={tmp_path / 'run'}")
+    with Ranks(tmp_path, more, cwd=lambda rank: tmp_path / str(rank)) as ranks:
+        assert ranks.wait() == [2, 2], ranks.output()
+    assert "the domains of rank 1 are not those of rank 0" in ranks.output(0)
 
 
 def test_office31_archive_layout(tmp_path):

@@ -121,6 +121,9 @@ class DeepcoralRecipe : public train::Recipe {
   parallel::NamedTensors extra() override {
     return prefixed(trainer_.optimizer().state(), "optim.");
   }
+  std::vector<std::string> classes() const override {
+    return domains_.source->classes();
+  }
 
  private:
   data::LoaderOptions loader_options_for(const data::Dataset& dataset) const {

@@ -28,8 +28,9 @@ struct Domains {
   std::shared_ptr<data::Dataset> target;
 };
 
-// Throws DataError or TrainError: a domain that is not
-// there (with those that are), fewer than two classes, different classes.
+// Throws DataError or TrainError: a domain that is not there (with those that
+// are), fewer than two classes, classes that differ between domains or ranks.
+// All ranks together.
 Domains open_domains(
     const DomainsConfig& config,
     const train::Context& context);

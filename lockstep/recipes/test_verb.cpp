@@ -161,7 +161,9 @@ int test_checkpoint(
        prepared.config,
        recipe.tensors(),
        {},
-       recipe.placements()},
+       recipe.placements(),
+       {},
+       recipe.classes()},
       *context.group,
       /*weights_only=*/true);
   const auto result = recipe.evaluate();

@@ -139,6 +139,10 @@ class VitRecipe : public train::Recipe {
     }
     return all;
   }
+  std::vector<std::string> classes() const override {
+    return config_.data.name == "folder" ? training_->classes()
+                                         : std::vector<std::string>();
+  }
 
  private:
   data::LoaderOptions training_options() const {

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lockstep/train/checkpoint_reader.h"
@@ -123,6 +124,43 @@ std::string key_for(const std::vector<std::string>& names, bool missing) {
              : "";
 }
 
+// Of any bytes: names of folders need not be UTF-8.
+std::string classes_text(const std::vector<std::string>& classes) {
+  return nlohmann::json(classes).dump(
+      -1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+// Checkpoints from before have no names.
+void check_classes(
+    const CheckpointReader& reader,
+    const std::vector<std::string>& ours) {
+  const auto found = reader.metadata().find("lockstep.classes");
+  if (found == reader.metadata().end() || ours.empty() ||
+      found->second == classes_text(ours)) {
+    return;
+  }
+  auto theirs = nlohmann::json::parse(found->second, nullptr, false);
+  if (!theirs.is_array()) {
+    theirs = nlohmann::json::array();
+  }
+  const auto wanted = nlohmann::json::parse(classes_text(ours));
+  size_t at = 0;
+  while (at < ours.size() && at < theirs.size() && theirs[at] == wanted[at]) {
+    ++at;
+  }
+  throw TrainError(
+      kBadInput,
+      fmt::format(
+          "{}: is of {} classes, class {} being {}, and the data has {}, that "
+          "one being {}; both need the same",
+          reader.where(),
+          theirs.size(),
+          at,
+          at < theirs.size() ? theirs[at].dump() : "none",
+          ours.size(),
+          at < ours.size() ? wanted[at].dump() : "none"));
+}
+
 }  // namespace
 
 std::vector<FileTensor> in_file(
@@ -155,6 +193,9 @@ record::Metadata describe(
   };
   if (!state.run.empty()) {
     metadata["lockstep.run"] = state.run;
+  }
+  if (!state.classes.empty()) {
+    metadata["lockstep.classes"] = classes_text(state.classes);
   }
   if (progress.best) {
     metadata["lockstep.best"] = fmt::format("{}", *progress.best);
@@ -306,6 +347,7 @@ Progress check_fits(
             recipe->second,
             state.recipe));
   }
+  check_classes(reader, state.classes);
   const auto wanted = in_file(state, weights_only);
   std::set<std::string> known;
   std::vector<std::string> missing;

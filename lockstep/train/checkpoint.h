@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/collective/communicator.h"
 #include "lockstep/parallel/ddp.h"
@@ -35,6 +36,7 @@ struct CheckpointState {
   // Of the tensors above that are this rank's part of a whole.
   parallel::Placements placements{};
   std::string run{};  // whose it is; all shards of one checkpoint have the same
+  std::vector<std::string> classes{};  // of the labels, where those have names
 };
 
 // What its tensors take, the parts of all ranks together: near the size of the
@@ -53,9 +55,9 @@ void link_checkpoint(
     const std::filesystem::path& link);
 
 // Fills the tensors in place, from a file or a folder of shards. Every tensor
-// must be there with its shape and type; a file of another recipe, or with
-// missing or unknown tensors, is refused with their names. `weights_only`
-// leaves `extra` alone.
+// must be there with its shape and type; a file of another recipe, of
+// other classes, or with missing or unknown tensors, is refused by name.
+// `weights_only` leaves `extra` alone.
 Progress load_checkpoint(
     const std::filesystem::path& path,
     const CheckpointState& state,

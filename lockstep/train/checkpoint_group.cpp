@@ -74,7 +74,8 @@ at::Tensor collect(
 CheckpointState collect_state(
     const CheckpointState& state,
     Communicator& group) {
-  CheckpointState whole{state.recipe, state.config, {}, {}, {}, state.run};
+  CheckpointState whole{
+      state.recipe, state.config, {}, {}, {}, state.run, state.classes};
   const auto add = [&](const parallel::NamedTensors& from,
                        parallel::NamedTensors& to) {
     for (const auto& [name, tensor] : from) {

@@ -1,5 +1,6 @@
 #include "lockstep/train/checkpoint.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -44,6 +45,22 @@ class CheckpointFile : public testing::Test {
 
   fs::path folder_;
 };
+
+TEST_F(CheckpointFile, OtherClassesAreRefused) {
+  auto state = make(0);
+  save_checkpoint(path(), state, {});
+  state.classes = {"mug", "pen\xff"};
+  EXPECT_EQ(refusal(state), "");  // a file from before has none
+  save_checkpoint(path(), state, {});
+  EXPECT_EQ(refusal(state), "");
+  state.classes = {"mug", "bike", "pen"};
+  EXPECT_THAT(
+      refusal(state),
+      testing::AllOf(
+          testing::HasSubstr(path().string()),
+          testing::HasSubstr("is of 2 classes, class 1 being \"pen"),
+          testing::HasSubstr("has 3, that one being \"bike\"")));
+}
 
 TEST_F(CheckpointFile, BringsBackTheWholeState) {
   auto saved = make(0);

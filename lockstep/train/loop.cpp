@@ -111,7 +111,8 @@ class Loop {
         recipe_.tensors(),
         recipe_.extra(),
         recipe_.placements(),
-        run_id_};
+        run_id_,
+        recipe_.classes()};
   }
   void start_balance();
   // Lets shares follow what the ranks were measured at.

@@ -92,6 +92,8 @@ class Recipe {
   virtual parallel::NamedTensors extra() = 0;
   // Of those that are this rank's part of a whole.
   virtual parallel::Placements placements() { return {}; }
+  // What the labels mean: a checkpoint of other classes is refused.
+  virtual std::vector<std::string> classes() const { return {}; }
 
   // Steps between pictures (0: none), and the pictures (rank 0 only).
   virtual int64_t draw_every() const { return 0; }

@@ -115,6 +115,7 @@ void Saver::copy(const CheckpointState& state) {
   copy_.recipe = state.recipe;
   copy_.config = state.config;
   copy_.run = state.run;
+  copy_.classes = state.classes;
   copy_all(state.tensors, copy_.tensors);
   copy_all(state.extra, copy_.extra);
   wait_for_copies(state);
