@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -231,16 +232,20 @@ at::Tensor read_image(const std::string& path, int64_t channels) {
   return from_pixels(pixels);
 }
 
-record::Image to_image(const at::Tensor& pixels) {
-  const auto bytes =
-      (pixels[0] * 255).round().to(at::kByte).permute({1, 2, 0}).contiguous();
-  record::Image image;
-  image.height = static_cast<int>(bytes.size(0));
-  image.width = static_cast<int>(bytes.size(1));
-  image.channels = static_cast<int>(bytes.size(2));
-  const auto* from = bytes.data_ptr<uint8_t>();
-  image.pixels.assign(from, from + bytes.numel());
-  return image;
+// Rows [1, c, n, w], normalised, as bytes of the image from row `at` on. Few at
+// a time: what is made on the way would take several times their memory.
+void put_rows(const at::Tensor& rows, int64_t at, record::Image& image) {
+  constexpr int64_t kRows = 64;
+  auto* to = image.pixels.data() + at * image.width * image.channels;
+  for (int64_t y = 0; y < rows.size(2); y += kRows) {
+    const auto some = rows.slice(2, y, std::min(y + kRows, rows.size(2)));
+    const auto bytes = (to_pixels(some)[0] * 255)
+                           .round()
+                           .to(at::kByte)
+                           .permute({1, 2, 0})
+                           .contiguous();
+    to = std::copy_n(bytes.data_ptr<uint8_t>(), bytes.numel(), to);
+  }
 }
 
 template <class T>
@@ -310,23 +315,17 @@ std::vector<Task> agree_on_tasks(
   return tasks;
 }
 
-void write_image(const at::Tensor& made, const fs::path& to) {
+void write_image(const record::Image& made, const fs::path& to) {
   if (to.has_parent_path()) {
     written(os::real_files().make_directories(to.parent_path()));
   }
-  written(
-      os::real_files().write_atomic(
-          to, written(record::encode_png(to_image(made)))));
-  std::printf(
-      "%s: %lld x %lld\n",
-      to.c_str(),
-      static_cast<long long>(made.size(3)),
-      static_cast<long long>(made.size(2)));
+  written(os::real_files().write_atomic(to, written(record::encode_png(made))));
+  std::printf("%s: %d x %d\n", to.c_str(), made.width, made.height);
 }
 
 }  // namespace
 
-at::Tensor upscale(
+record::Image upscale(
     models::EsrganGenerator& generator,
     const at::Tensor& low,
     int64_t tile,
@@ -336,10 +335,23 @@ at::Tensor upscale(
   const int64_t feather = margin < generator.reach() ? margin / 2 : 0;
   const auto rows = cut(low.size(2), tile, margin, feather);
   const auto columns = cut(low.size(3), tile, margin, feather);
-  auto result = at::zeros(
-      {1, low.size(1), kUpscale * low.size(2), kUpscale * low.size(3)},
-      at::kFloat);
-  for (const auto& row : rows) {
+  record::Image image;
+  image.height = static_cast<int>(kUpscale * low.size(2));
+  image.width = static_cast<int>(kUpscale * low.size(3));
+  image.channels = static_cast<int>(low.size(1));
+  image.pixels.resize(static_cast<size_t>(low.numel() * kUpscale * kUpscale));
+  at::Tensor band;  // what has been added to a row of tiles
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto& row = rows[i];
+    const auto above = band;
+    band = at::zeros(
+        {1, low.size(1), kUpscale * (row.to - row.from), image.width},
+        at::kFloat);
+    if (i > 0) {  // the parts overlap
+      const auto& before = rows[i - 1];
+      band.slice(2, 0, kUpscale * (before.to - row.from))
+          .copy_(above.slice(2, kUpscale * (row.from - before.from)));
+    }
     for (const auto& column : columns) {
       const auto part = low.slice(2, row.from, row.to)
                             .slice(3, column.from, column.to)
@@ -351,12 +363,17 @@ at::Tensor upscale(
         made = generator.forward(part.to(context.device));
       }
       const auto weights = at::outer(row.weights, column.weights);
-      result.slice(2, kUpscale * row.from, kUpscale * row.to)
-          .slice(3, kUpscale * column.from, kUpscale * column.to)
+      band.slice(3, kUpscale * column.from, kUpscale * column.to)
           .add_(made.to(at::kCPU, at::kFloat) * weights.to(at::kFloat));
     }
+    // No later part adds to these.
+    const int64_t until = i + 1 < rows.size() ? rows[i + 1].from : row.to;
+    put_rows(
+        band.slice(2, 0, kUpscale * (until - row.from)),
+        kUpscale * row.from,
+        image);
   }
-  return result;
+  return image;
 }
 
 int upscale_images(const UpscaleJob& job, const train::Context& context) {
@@ -377,15 +394,15 @@ int upscale_images(const UpscaleJob& job, const train::Context& context) {
       all_made = false;
       continue;
     }
-    at::Tensor made;
+    std::optional<record::Image> made;
     try {
-      made = to_pixels(upscale(*loaded.generator, low, job.tile, context));
+      made = upscale(*loaded.generator, low, job.tile, context);
     } catch (const std::exception& failure) {
       if (!train::is_out_of_memory(failure)) {
         throw;
       }
     }
-    if (!made.defined()) {
+    if (!made) {
       log_error(
           fmt::format(
               "{}: {} x {} pixels do not fit into memory at once; {} works on "
@@ -397,7 +414,7 @@ int upscale_images(const UpscaleJob& job, const train::Context& context) {
       all_made = false;
       continue;
     }
-    write_image(made, tasks[i].to);
+    write_image(*made, tasks[i].to);
   }
   return all_made ? 0 : train::kFailed;
 }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "lockstep/models/esrgan.h"
+#include "lockstep/record/png.h"
 #include "lockstep/train/recipe.h"
 
 namespace lockstep::recipes {
@@ -20,9 +21,9 @@ namespace lockstep::recipes {
 constexpr int64_t kMostMargin = 32;
 constexpr int64_t kLeastTile = 32;
 
-// [1, c, h, w] -> [1, c, 4h, 4w] on the CPU, fp32; tiles of `tile` pixels of
-// the input a side, 0: whole.
-at::Tensor upscale(
+// [1, c, h, w], normalised -> 4h x 4w; tiles of `tile` pixels of the input a
+// side, 0: whole. As floats there is one row of tiles at a time.
+record::Image upscale(
     models::EsrganGenerator& generator,
     const at::Tensor& low,
     int64_t tile,
