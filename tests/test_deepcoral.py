@@ -246,6 +246,22 @@ def test_ranks_with_other_folders(tmp_path):
     assert "the domains of rank 1 are not those of rank 0" in ranks.output(0)
 
 
+def test_classes_may_be_called_test_and_val(tmp_path):
+    """A domain has no split, unless there is nothing else in it."""
+    root = office(tmp_path / "office", classes=("mug", "test", "train", "val"), count=2)
+    run = tmp_path / "run"
+    more = ["data.batch_size=2", "trainer.max_steps=1"]
+    trained(*words(root, *more), f"out={run}")
+    with safe_open(run / LAST, "pt") as file:
+        assert file.metadata()["lockstep.classes"] == '["mug","test","train","val"]'
+    for domain in ("amazon", "webcam"):
+        for part in ("train", "test"):
+            office(tmp_path / "split" / domain, (part,), ("bike", "mug"), 2)
+    trained(*words(tmp_path / "split", *more), f"out={run}")
+    with safe_open(run / LAST, "pt") as file:
+        assert file.metadata()["lockstep.classes"] == '["bike","mug"]'
+
+
 def test_office31_archive_layout(tmp_path):
     root = office(tmp_path / "office", count=4)
     for domain in ("amazon", "webcam"):

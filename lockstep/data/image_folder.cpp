@@ -154,20 +154,22 @@ fs::path held_out_folder(const fs::path& base) {
   return {};
 }
 
+// `train`, with test images or alone, and no other folder of images.
+bool is_only_split(const fs::path& base) {
+  std::error_code error;
+  return fs::is_directory(base / "train", error) &&
+         std::ranges::none_of(sorted_entries(base), [&](const auto& path) {
+           return path.filename() != "train" && !is_held_out(path) &&
+                  fs::is_directory(path, error) && holds_image(path);
+         });
+}
+
 // `train` may be a class, as in "bus, train, truck". It is the training part
 // when test images lie beside it, or when it is all there is.
 bool has_training_folder(const fs::path& base) {
   std::error_code error;
-  if (!fs::is_directory(base / "train", error)) {
-    return false;
-  }
-  if (!held_out_folder(base).empty()) {
-    return true;
-  }
-  return std::ranges::none_of(sorted_entries(base), [&](const auto& path) {
-    return path.filename() != "train" && fs::is_directory(path, error) &&
-           holds_image(path);
-  });
+  return fs::is_directory(base / "train", error) &&
+         (!held_out_folder(base).empty() || is_only_split(base));
 }
 
 fs::path split_folder(const std::string& root, bool train) {
@@ -195,30 +197,18 @@ fs::path split_folder(const std::string& root, bool train) {
   return held_out;
 }
 
-}  // namespace
-
-bool has_image_name(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
-}
-
+// The images of `base`; `split`: its test images are passed over.
 std::unique_ptr<Dataset>
-open_image_folder(const std::string& root, bool train, int64_t limit) {
-  const fs::path base = split_folder(root, train);
+open_folder(const fs::path& base, bool split, int64_t limit) {
   std::vector<Entry> flat;
   std::vector<Entry> entries;
   std::vector<std::string> classes;
   Skipped skipped;
   auto above = places_above(base);
-  // Where the training images lie in the root itself.
-  const bool beside = train && base == fs::path(root);
   for (const fs::path& path : sorted_entries(base)) {
     std::error_code ignored;
     if (fs::is_directory(path, ignored)) {
-      if (beside && is_held_out(path)) {
+      if (split && is_held_out(path)) {
         continue;
       }
       const auto label = static_cast<int64_t>(classes.size());
@@ -266,6 +256,31 @@ open_image_folder(const std::string& root, bool train, int64_t limit) {
     entries = std::move(kept);
   }
   return std::make_unique<ImageFolder>(std::move(entries), std::move(classes));
+}
+
+}  // namespace
+
+bool has_image_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+std::unique_ptr<Dataset>
+open_image_folder(const std::string& root, bool train, int64_t limit) {
+  const fs::path base = split_folder(root, train);
+  // Where the training images lie in the root itself.
+  return open_folder(base, train && base == fs::path(root), limit);
+}
+
+std::unique_ptr<Dataset> open_class_folders(
+    const std::string& root,
+    int64_t limit) {
+  const fs::path base(root);
+  return open_folder(
+      is_only_split(base) ? base / "train" : base, /*split=*/false, limit);
 }
 
 }  // namespace lockstep::data

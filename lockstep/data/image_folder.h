@@ -17,6 +17,12 @@ namespace lockstep::data {
 std::unique_ptr<Dataset>
 open_image_folder(const std::string& root, bool train, int64_t limit);
 
+// The same without test images: all folders of the root are classes, also a
+// `test` or `val` beside others. Where there is nothing but a split, train/.
+std::unique_ptr<Dataset> open_class_folders(
+    const std::string& root,
+    int64_t limit);
+
 // Ends in .png, .jpg or .jpeg, in any case.
 bool has_image_name(const std::filesystem::path& path);
 

@@ -58,7 +58,7 @@ std::shared_ptr<data::Dataset> open_domain(
     const std::string& domain) {
   const auto folder = domain_folder(config.root, domain);
   std::shared_ptr<data::Dataset> dataset =
-      data::open_image_folder(folder.string(), true, config.limit);
+      data::open_class_folders(folder.string(), config.limit);
   const auto classes = dataset->classes();
   if (classes.size() < 2) {
     throw TrainError(
