@@ -152,6 +152,17 @@ def test_pretrained_weights(tmp_path):
             assert torch.equal(after[f"backbone.{name}"], tensor), name
     assert after["backbone.bn1.num_batches_tracked"] == 9  # source, then target
 
+    # A part of it, as of a smaller network, is none; counts may be absent.
+    told = f"of the {len(state)} tensors of model.backbone=resnet18"
+    first = {"conv1.weight": state["conv1.weight"]}
+    save_file(first, file)
+    refused(train(*words(root, *more)), str(file), "lacks 99", told, "bn1.weight [64]")
+    old = {n: t for n, t in state.items() if "num_batches" not in n}
+    save_file(old, file)
+    trained(*words(root, *more), f"out={tmp_path / 'old'}")
+    save_file({n: t for n, t in old.items() if n != "layer4.1.bn2.bias"}, file)
+    refused(train(*words(root, *more)), "lacks 1", told, "layer4.1.bn2.bias [512]")
+
     state["layer1.0.conv1.weight"] = torch.ones(64, 64, 5, 5)
     save_file(state, file)
     refused(

@@ -1,12 +1,14 @@
 #include "lockstep/recipes/deepcoral.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <optional>
 
+#include "lockstep/base/log.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/classifier.h"
@@ -62,14 +64,7 @@ class DeepcoralRecipe : public train::Recipe {
     }
     make_loaders();
     if (!config.model.weights.empty()) {
-      train::WeightsOptions weights;
-      weights.head = "";  // the backbone has none
-      weights.names = "torchvision";
-      load_pretrained(
-          config.model.weights,
-          train::named_state(trainer_.model().backbone()),
-          context,
-          weights);
+      load_backbone();
     }
   }
 
@@ -145,6 +140,7 @@ class DeepcoralRecipe : public train::Recipe {
     return options;
   }
   void make_loaders();
+  void load_backbone();
 
   DeepcoralConfig config_;
   train::Context context_;
@@ -177,6 +173,43 @@ void DeepcoralRecipe::make_loaders() {
   }
   source_.emplace(domains_.source, source);
   target_.emplace(domains_.target, target);
+}
+
+// All of it: a part of another network's weights is of no use. Rank 0 alone:
+// its weights become everybody's.
+void DeepcoralRecipe::load_backbone() {
+  if (context_.rank() != 0) {
+    return;
+  }
+  train::WeightsOptions options;
+  options.head = "";  // the backbone has none
+  options.names = "torchvision";
+  const auto tensors = train::named_state(trainer_.model().backbone());
+  const auto report =
+      train::load_weights(config_.model.weights, tensors, options);
+  log_info(report.to_string());
+  // Files from before PyTorch 0.4 have no counts, which nothing reads.
+  std::vector<std::string> missing;
+  for (const auto& line : report.missing) {
+    if (line.find(".num_batches_tracked ") == std::string::npos) {
+      missing.push_back(line);
+    }
+  }
+  if (missing.empty()) {
+    return;
+  }
+  const size_t shown = std::min<size_t>(3, missing.size());
+  throw train::TrainError(
+      train::kBadInput,
+      fmt::format(
+          "{}: lacks {} of the {} tensors of model.backbone={}: {}{}; take the "
+          "backbone that the file was made for",
+          config_.model.weights,
+          missing.size(),
+          tensors.size(),
+          config_.model.backbone,
+          fmt::join(missing.begin(), missing.begin() + shown, ", "),
+          missing.size() > shown ? ", ..." : ""));
 }
 
 train::Evaluation DeepcoralRecipe::evaluate() {
