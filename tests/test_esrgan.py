@@ -260,6 +260,7 @@ def test_upscale_any_size_and_folders(tmp_path, run):
     for name, size in (("wide.png", (31, 5)), ("one.jpg", (1, 1)), ("b.png", (9, 17))):
         picture(images / name, 3, size)
     (images / "notes.txt").write_text("no image")
+    (images / "._b.png").write_text("what a Mac writes beside b.png")
     out = tmp_path / "out"
     upscaled(images, checkpoint, out)
     sizes = {path.name: Image.open(path).size for path in out.iterdir()}

@@ -195,7 +195,9 @@ std::vector<std::string> images_of(const std::string& image) {
   }
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(image)) {
-    if (data::has_image_name(entry.path()) && !entry.is_directory(absent)) {
+    const bool hidden = entry.path().filename().string().starts_with('.');
+    if (!hidden && data::has_image_name(entry.path()) &&
+        !entry.is_directory(absent)) {
       files.push_back(entry.path().string());
     }
   }
