@@ -179,12 +179,13 @@ def test_the_verb_test_without_held_out_images(tmp_path):
 
 def test_learning_rate_decays(tmp_path, folder):
     """From decay_epoch 0 of 2 epochs the second runs at half the rate: its steps
-    of Adam are half as long."""
+    of Adam are half as long. Also where the steps alone say how many they are."""
     words = [*SMALL, f"data.root={folder}", "warmup_batches=1000", "sample_interval=0"]
     lengths = []
-    for decay in (0, 10):
-        out = tmp_path / str(decay)
+    for decay, epochs in ((0, 2), (10, 2), (0, 0)):
+        out = tmp_path / f"{decay}-{epochs}"
         words_now = [*words, f"decay_epoch={decay}", f"out={out}", "trainer.resume=auto"]
+        words_now += [f"trainer.max_epochs={epochs}"]
         weights = []
         for steps in (4, 5):
             trained(*words_now, f"trainer.max_steps={steps}")
@@ -192,6 +193,9 @@ def test_learning_rate_decays(tmp_path, folder):
             weights.append(file["generator.conv1.weight"])
         lengths.append((weights[1] - weights[0]).norm().item())
     assert lengths[0] == pytest.approx(lengths[1] / 2, rel=1e-2)
+    assert lengths[2] == lengths[0]
+    timed = ["trainer.max_epochs=0", "trainer.max_seconds=0.01", f"out={tmp_path / 'time'}"]
+    assert trained(*words, *timed).stderr.count("decay_epoch=10 does nothing") == 1
 
 
 def test_content_term_from_a_file(tmp_path, folder):

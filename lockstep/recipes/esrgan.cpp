@@ -10,6 +10,7 @@
 #include "lockstep/recipes/upscale.h"
 #include "lockstep/train/error.h"
 #include "lockstep/train/image_quality.h"
+#include "lockstep/train/limits.h"
 #include "lockstep/train/precision.h"
 
 namespace lockstep::recipes {
@@ -83,6 +84,14 @@ class EsrganRecipe : public train::Recipe {
           held_out_source(config), config.trainer, tolerated(config));
       read_held_out();
     }
+    if (context.training && context.rank() == 0 &&
+        config.trainer.max_epochs == 0 && config.trainer.max_steps == 0) {
+      log_warning(
+          fmt::format(
+              "decay_epoch={} does nothing: the learning rate falls towards "
+              "trainer.max_epochs or trainer.max_steps, and both are 0",
+              config.decay_epoch));
+    }
     if (context.training && !config.model.vgg.empty()) {
       pair_.load_vgg(config.model.vgg);
     } else if (context.training && context.rank() == 0) {
@@ -122,7 +131,7 @@ class EsrganRecipe : public train::Recipe {
     last_low_ = input.batches.front().small;
     return pair_.step(
         micros,
-        decay(input.epoch, config_.decay_epoch, config_.trainer.max_epochs) *
+        decay(input.epoch, config_.decay_epoch, epochs(input.total_steps)) *
             train::learning_rate(config_.optim, input.step, input.total_steps),
         warming(input.step));
   }
@@ -136,6 +145,17 @@ class EsrganRecipe : public train::Recipe {
 
  private:
   bool warming(int64_t step) const { return step <= config_.warmup_batches; }
+
+  // Of the run, by trainer.max_steps where max_epochs is 0; 0: nobody knows.
+  int64_t epochs(int64_t total_steps) const {
+    const auto& trainer = config_.trainer;
+    if (trainer.max_epochs > 0 || total_steps == 0) {
+      return trainer.max_epochs;
+    }
+    const int64_t steps = train::steps_per_epoch(
+        trainer, {loader_.batches(), loader_.batch_size() * context_.world()});
+    return (total_steps + steps - 1) / steps;
+  }
 
   data::LoaderOptions sized(const data::Dataset& dataset, int64_t batch) const {
     auto data = config_.data;
