@@ -194,6 +194,18 @@ def test_collocation_of_hosts_goes_on_where_each_stopped(granules):
         assert text in ranks.output()
 
 
+def test_granules_of_the_night_are_passed_over(granules):
+    folder, _, _ = granules
+    with h5py.File(folder / "viirs" / "VNP02MOD.A2014001.0018.002.nc", "r+") as file:
+        for band in range(1, 7):
+            del file["observation_data"][f"M{band:02}"]
+    done = collocate(folder)
+    assert done.returncode == 0, done.stderr
+    assert "passed over 1 granules of the night" in done.stderr
+    assert "VNP02MOD.A2014001.0018.002.nc" in done.stderr
+    assert len(list((folder / "rows").glob("*.h5"))) == 1
+
+
 def test_damaged_granules_are_named(granules):
     folder, _, _ = granules
     for part, name in [("viirs", "VNP02MOD.A2014001.0018.002.nc"), ("calipso", "track.hdf")]:

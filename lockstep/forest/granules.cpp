@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include "lockstep/base/log.h"
 #include "lockstep/forest/collocation.h"
 #include "lockstep/forest/hdf4_file.h"
 #include "lockstep/forest/hdf5_file.h"
@@ -17,6 +18,7 @@ namespace lockstep::forest {
 namespace {
 
 constexpr int kBands = 16;
+constexpr int kLastBandOfDay = 6;  // of those in a row; M09 and M11 are, too
 // Counts from here on say why a pixel has no value (65533: saturated, ...).
 constexpr double kFirstFlag = 65528;
 
@@ -200,14 +202,25 @@ Result<Swath> read_swath(const os::Path& path) {
   return swath;
 }
 
-// Whatever else has no band M01 is told when it is read.
-bool has_places_alone(const Hdf5File& file) {
-  for (int band = 1; band <= kBands; ++band) {
+bool has_band_of(const Hdf5File& file, int first, int last) {
+  for (int band = first; band <= last; ++band) {
     if (set_named(file, band_name(band))) {
-      return false;
+      return true;
     }
   }
-  return set_named(file, "latitude") && set_named(file, "longitude");
+  return false;
+}
+
+// Whatever else lacks a band is told when it is read.
+bool has_places_alone(const Hdf5File& file) {
+  return !has_band_of(file, 1, kBands) && set_named(file, "latitude") &&
+         set_named(file, "longitude");
+}
+
+// The instrument records only what glows then.
+bool is_of_the_night(const Hdf5File& file) {
+  return !has_band_of(file, 1, kLastBandOfDay) &&
+         has_band_of(file, kLastBandOfDay + 1, kBands);
 }
 
 // What rows are of: with other settings, or when more of the track has come,
@@ -227,6 +240,7 @@ Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
   LOCKSTEP_ASSIGN(
       const auto paths, files_in(options.viirs, ".nc", "collocate.viirs"));
   std::vector<Granule> granules;
+  std::vector<os::Path> night;
   for (const auto& path : paths) {
     const auto time = time_in(path.filename().string());
     if (!time) {
@@ -236,6 +250,10 @@ Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
     }
     LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
     if (has_places_alone(file)) {
+      continue;
+    }
+    if (is_of_the_night(file)) {
+      night.push_back(path);
       continue;
     }
     Granule granule{path, {}, *time, begin_of(*time)};
@@ -257,6 +275,15 @@ Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
     }
     granule.rows = options.rows / (path.stem().string() + ".h5");
     granules.push_back(std::move(granule));
+  }
+  if (!night.empty()) {
+    log_warning(
+        fmt::format(
+            "{}: passed over {} granules of the night, which have no bands M01 "
+            "to M06, the first being {}",
+            options.viirs.string(),
+            night.size(),
+            night.front().filename().string()));
   }
   return granules;
 }
