@@ -127,6 +127,16 @@ def test_a_variant_that_fails_has_its_column(control, tmp_path):
     assert "of which 1 did not end well" in page.read_text()
 
 
+def test_all_variants_are_read_before_the_first_runs(control, tmp_path):
+    (tmp_path / "a.yaml").write_text("run: touch here\n")
+    (tmp_path / "z.yaml").write_text("run: 'true'\nprocs_per_nod: 2\n")
+    (tmp_path / "c.yaml").write_text("compare: {a: a.yaml, z: z.yaml}\n")
+    done = run(control, tmp_path / "c.yaml", cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "z.yaml:2: unknown key 'procs_per_nod'" in done.stderr, done.stderr
+    assert not (tmp_path / "here").exists() and not control.runs_dir.exists()
+
+
 @pytest.mark.parametrize(
     "text, parts",
     [

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -62,9 +63,11 @@ std::vector<std::string> variant_words(
 
 Result<Ended> run_child(
     const std::vector<std::string>& argv,
-    launch::StopSignals& signals) {
+    launch::StopSignals& signals,
+    int output = -1) {  // of both kinds; -1: ours
   os::SpawnOptions options;
   options.argv = argv;
+  options.standard = {-1, output, output};
   options.environment = os::environment();
   options.die_with_parent = true;
   LOCKSTEP_ASSIGN(auto process, os::real_processes().spawn(options));
@@ -85,6 +88,28 @@ Result<Ended> run_child(
       LOCKSTEP_TRY(process->signal(number));
     }
   }
+}
+
+struct DryRun {
+  bool interrupted = false;
+  std::string refusal;  // what it says of a job that is wrong
+};
+
+Result<DryRun> run_dry(
+    std::vector<std::string> argv,
+    launch::StopSignals& signals) {
+  const os::Descriptor said(::memfd_create("dry run", MFD_CLOEXEC));
+  argv.emplace_back("--dry-run");
+  LOCKSTEP_ASSIGN(const Ended ended, run_child(argv, signals, said.get()));
+  DryRun done{.interrupted = ended.interrupted, .refusal = {}};
+  if (ended.code != 2) {
+    return done;
+  }
+  std::string& text = done.refusal;
+  text.resize(static_cast<size_t>(::lseek(said.get(), 0, SEEK_END)));
+  const ssize_t count = ::pread(said.get(), text.data(), text.size(), 0);
+  text.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  return done;
 }
 
 std::vector<std::string> run_ids(const os::Path& folder) {
@@ -186,10 +211,27 @@ Result<int> run_comparison(const RunOptions& options, const Context& context) {
   input.command = "lockstep " + launch::shell_line(context.words);
   int worst = 0;
   bool interrupted = false;
+  const auto words = [&](const std::string& variant, const std::string& job) {
+    return variant_words(
+        context, file, job, fmt::format("{}-{}", name, variant));
+  };
+  // All before the first: its time and money may be much.
+  for (const auto& [variant, job] : config.compare) {
+    if (options.dry_run) {
+      break;
+    }
+    LOCKSTEP_ASSIGN(const auto dry, run_dry(words(variant, job), signals));
+    if (!dry.refusal.empty()) {
+      to_stderr("== {}: {}\n{}", variant, job, dry.refusal);
+      return 2;
+    }
+    if (dry.interrupted) {
+      return kInterrupted;
+    }
+  }
   for (const auto& [variant, job] : config.compare) {
     const auto before = run_ids(runs);
-    const auto argv =
-        variant_words(context, file, job, fmt::format("{}-{}", name, variant));
+    const auto argv = words(variant, job);
     if (context.format() != OutputFormat::kQuiet) {
       to_stderr("== {}: {}\n", variant, job);
     }
