@@ -159,7 +159,7 @@ at::Tensor conv_act(
     const at::Tensor& bias,
     double slope,
     int64_t stride) {
-  if (stride == 1 && takes_winograd(x, weight)) {
+  if (stride == 1 && winograd_pays() && takes_winograd(x, weight)) {
     return winograd_conv(x, weight, bias, slope);
   }
   if (slope == kNoActivation) {
@@ -191,7 +191,8 @@ const at::Tensor& Conv3::ready() {
 }
 
 at::Tensor Conv3::forward(const at::Tensor& x) {
-  if (!weight.requires_grad() && stride_ == 1 && takes_winograd(x, weight)) {
+  if (!weight.requires_grad() && stride_ == 1 && winograd_pays() &&
+      takes_winograd(x, weight)) {
     return winograd_conv(x, weight, bias, slope_, ready());
   }
   return conv_act(x, weight, bias, slope_, stride_);

@@ -28,7 +28,8 @@ make_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
 
 at::Tensor convolve(nn::Conv2d& conv, const at::Tensor& x) {
   const int64_t stride = conv->options.stride()->at(0);
-  if (stride == 1 && !takes_products(x, conv->weight, stride) &&
+  if (stride == 1 && winograd_pays() &&
+      !takes_products(x, conv->weight, stride) &&
       takes_winograd(x, conv->weight)) {
     return winograd_conv(x, conv->weight);
   }

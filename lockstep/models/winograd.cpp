@@ -4,6 +4,9 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <optional>
@@ -28,6 +31,29 @@ constexpr int64_t kFewestTiles = 64;
 // the weight's gradient, which is summed over such chunks.
 constexpr int64_t kChunkBytes = 2 << 20;
 constexpr int64_t kGradientBytes = 4 << 20;
+
+// Fewer multiplications pay where products run near the speed of oneDNN's
+// convolutions. MKL gives processors of another maker its path of 256 bits:
+// half of what a core does that works on all of 512, as AMD's do since family
+// 26.
+#if defined(__x86_64__)
+bool products_are_slow() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != signature_AMD_ebx ||
+      __get_cpuid(1, &a, &b, &c, &d) == 0) {
+    return false;
+  }
+  const unsigned family = ((a >> 8) & 0xf) + ((a >> 20) & 0xff);
+  return family >= 26;
+}
+#else
+bool products_are_slow() {
+  return false;
+}
+#endif
 
 k::WinogradMap describe(const at::Tensor& map, bool reversed = false) {
   k::WinogradMap m;
@@ -219,6 +245,11 @@ class Winograd : public torch::autograd::Function<Winograd> {
 };
 
 }  // namespace
+
+bool winograd_pays() {
+  static const bool pays = !products_are_slow();
+  return pays;
+}
 
 bool takes_winograd(const at::Tensor& x, const at::Tensor& weight) {
   const auto type = x.scalar_type();
