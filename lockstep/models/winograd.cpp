@@ -33,9 +33,9 @@ constexpr int64_t kChunkBytes = 2 << 20;
 constexpr int64_t kGradientBytes = 4 << 20;
 
 // Fewer multiplications pay where products run near the speed of oneDNN's
-// convolutions. MKL gives processors of another maker its path of 256 bits:
-// half of what a core does that works on all of 512, as AMD's do since family
-// 26.
+// convolutions. On an EPYC of AMD's family 26 they ran at half of it: MKL has
+// kernels of its own for another maker's processors. Not measured at start: a
+// machine must compute alike every time.
 #if defined(__x86_64__)
 bool products_are_slow() {
   unsigned a = 0;
