@@ -94,7 +94,9 @@ TEST(TokenLinear, EqualsLinear) {
     const auto ours = run(false);
     const auto expected = run(true);
     for (size_t i = 0; i < ours.size(); ++i) {
-      EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-4, 1e-5))
+      // A weight's gradient sums up to 800 products of about 1: another order
+      // of the sum, which each library has, is another 1e-5 beside a zero.
+      EXPECT_TRUE(at::allclose(ours[i], expected[i], 1e-4, 1e-4))
           << "result " << i << " of length " << length;
     }
     EXPECT_TRUE(ours[0].sizes() == x.sizes());
