@@ -26,7 +26,9 @@ sys.path.insert(0, str(measure.ROOT / "tests"))
 LOCKSTEP = str(measure.BUILD / "bin" / "lockstep")
 TRAIN = str(measure.BUILD / "bin" / "lockstep-train")
 SETS = {"pair": {"n1": 1.0, "n2": 0.4}, "trio": {"n1": 1.0, "n2": 0.5, "n3": 0.25}}
-BATCH = 24  # a rank, with equal shares
+# A rank, with equal shares: a step of a quarter of a second, so that the stalls of
+# a quota (periods of 10 ms) do not count.
+BATCH = 64
 SETTLED = 25  # steps
 
 JOB = """name: balance

@@ -56,6 +56,9 @@ from trainer import (
         (["dcgan", "optim.beta1=1"], ["optim.beta1", "below 1"]),
         (["vit", "mixup=.inf"], ["mixup", "between 0 and 1000"]),
         (["vit", "model.dim=3000000"], ["model.dim", "65536"]),
+        (["dcgan", "model.ngf=3000000000"], ["model.ngf", "65536"]),
+        (["dcgan", "model.nz=9000000000000000000"], ["model.nz", "65536"]),
+        (["esrgan", "model.filters=9000000000"], ["model.filters", "65536"]),
         (["vit", "data.classes=3000000000"], ["data.classes", "1 and 1000"]),
         (["vit", "data.length=9223372036854775807"], ["data.length"]),
         (["vit", "trainer.min_epochs=3", "trainer.max_epochs=2"], ["min_epochs=3"]),
@@ -93,6 +96,12 @@ def test_a_config_file_is_named_with_its_line(tmp_path):
     refused(train("dcgan", "--config", file), f"{file}:1", "lr")
     file.write_text("optim: {lr: 1\n")
     refused(train("dcgan", "--config", file), f"{file}:")
+    file.write_text("trainr:\n  max_epochs: 3\noptmi:\n\n  lr: 1e-3\n")
+    refused(
+        train("dcgan", "--config", file),
+        f"{file}:1: unknown key 'trainr'; did you mean 'trainer'?",
+        f"{file}:3: unknown key 'optmi'; did you mean 'optim'?",
+    )
 
 
 def test_the_job_of_a_run_of_its_own_is_a_configuration(tmp_path):
@@ -515,6 +524,10 @@ def test_a_checkpoint_of_something_else(tmp_path, finished):
     )
     deeper = [*VIT, "model.depth=3", f"trainer.resume={finished}"]
     refused(train(*deeper, f"out={tmp_path / 'c'}"), "lacks tensor", "blocks.2")
+    more_heads = [*VIT, "model.heads=4", f"trainer.resume={finished}"]
+    said = (str(finished), "heads=3", "heads=4")
+    refused(train(*more_heads, f"out={tmp_path / 'h'}"), *said)
+    refused(train("vit", "test", f"checkpoint={finished}", "model.heads=4"), *said)
     flatter = [*VIT, "model.depth=1", f"trainer.resume={finished}"]
     refused(train(*flatter, f"out={tmp_path / 'd'}"), "blocks.1")
     weights = [*VIT, "model.dim=48", f"model.weights={finished}"]

@@ -315,7 +315,10 @@ def stop_at_the_question(laptop, words):
 
 def test_ctrl_c_at_the_question(site, laptop):
     before = len(site.instances())
-    for words in (["up", one_node(laptop, "asked")], ["run", job(laptop, "true", nodes=1)]):
+    both = laptop.folder / "both.yaml"
+    both.write_text("compare: {a: job.yaml, b: job.yaml}\n")
+    alone = job(laptop, "true", nodes=1)
+    for words in (["up", one_node(laptop, "asked")], ["run", alone], ["run", both]):
         code, said = stop_at_the_question(laptop, words)
         assert code == 130, said
         assert "interrupted before anything was made" in said

@@ -352,3 +352,20 @@ def test_adaptation_gains_ten_points(tmp_path):
         assert tested == 500
     print(f"accuracy on the held-out target by weight: {accuracy}")
     assert accuracy[300] >= accuracy[0] + 0.10, accuracy
+
+
+def test_hidden_folders_beside_the_images_are_passed_over(tmp_path):
+    """Also in what a domain that is not there might have been."""
+    root = office(tmp_path / "office", count=4)
+    for domain in ("amazon", "webcam"):
+        (root / domain).rename(root / "images")
+        (root / domain).mkdir()
+        (root / "images").rename(root / domain / "images")
+        (root / domain / ".cache").mkdir()
+    (root / ".git").mkdir()
+    run = tmp_path / "run"
+    trained(*words(root, "trainer.max_steps=1"), f"out={run}")
+    with safe_open(run / LAST, "pt") as file:
+        assert file.metadata()["lockstep.classes"] == '["bike","mug","pen"]'
+    text = refused(train(*words(root, "data.target=attic")), "it has: amazon, webcam")
+    assert ".git" not in text

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from torch_models import EsrganGenerator, Vgg19Features
 from trainer import assert_same_checkpoint, events
-from trainer import metrics, refused, run_ranks, train, trained
+from trainer import Ranks, metrics, refused, run_ranks, train, trained
 
 # One dense residual block, 32 x 24: a step takes some hundredths of a second.
 SMALL = [
@@ -160,6 +160,30 @@ def test_bad_held_out_images_are_told_before_training(tmp_path):
     said = refused(train(*words), "1 of 4", str(root / "val" / "3.png"))
     assert "step 1" not in said
     trained(*words, "data.max_skipped=0.3", "trainer.max_steps=1")
+
+
+@pytest.mark.parametrize("bad", ["train", "val"])
+def test_bad_images_of_all_ranks_count_together(tmp_path, bad):
+    """Three of twenty: no rank meets more than the share of a tenth alone."""
+    root = tmp_path / "images"
+    for name in ("train", "val"):
+        for i in range(20):
+            picture(root / name / f"{i:02}.png", i)
+    for i in (0, 7, 13):
+        (root / bad / f"{i:02}.png").write_bytes(b"no image")
+    words = [*SMALL, f"data.root={root}", "trainer.max_epochs=3", "warmup_batches=99"]
+    words += ["sample_interval=0", "validation_samples=0" if bad == "train" else ""]
+    words = [word for word in words if word]
+    with Ranks(tmp_path, [*words, f"out={tmp_path / 'run'}"], 3) as ranks:
+        codes = ranks.wait()
+        said = ranks.output()
+    assert codes == [2, 2, 2], said
+    for rank in range(3):
+        assert "3 of 20 images are no good" in ranks.output(rank), said
+    assert said.count("passed over") - said.count("be passed over") <= 3
+    # By the end of the first epoch; of held-out images before the first step.
+    steps = 4 if bad == "train" else 0
+    assert len(events(tmp_path / "run", "iteration", 0)) == steps
 
 
 def test_the_verb_test_without_held_out_images(tmp_path):

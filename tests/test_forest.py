@@ -470,6 +470,37 @@ def test_predict_knows_the_label_of_its_model(table, tmp_path):
     assert m == x
 
 
+def test_predict_looks_at_no_label_of_a_folder(table, tmp_path):
+    lines = (table / "t.csv").read_text().splitlines()
+    bare = [line.rpartition(",")[0] for line in lines]
+    third = len(lines) // 3
+    parts = {
+        "a": [lines[0], *(f"{line},cloud" for line in bare[1:third])],
+        "b": [bare[0], *bare[third : 2 * third]],
+        "c": [lines[0], *lines[2 * third :]],
+    }
+    (tmp_path / "all").mkdir()
+    for name, rows in parts.items():
+        (tmp_path / "all" / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    shutil.copy(table / "t.csv", tmp_path)
+    whole, folder = predicted(tmp_path, "t.csv", "label", ["t.csv", "all"])
+    assert folder == whole
+
+
+def test_predictions_are_not_named_as_other_tables(table, alone, tmp_path):
+    file = alone / "checkpoints" / "last.safetensors"
+    words = ["forest", "predict", f"checkpoint={file}", f"data.test={table / 't.csv'}"]
+    told = ["a table as text is written", "accepted: a name that ends in .csv"]
+    for name in ["p.npy", "p.h5", "p.HDF5"]:
+        refused(train(*words, f"predictions={tmp_path / name}"), name, *told)
+    # Nor by a link to such a name.
+    (tmp_path / "p.npy").write_text("old")
+    (tmp_path / "p.csv").symlink_to(tmp_path / "p.npy")
+    refused(train(*words, f"predictions={tmp_path / 'p.csv'}"), "p.npy", *told)
+    assert (tmp_path / "p.npy").read_text() == "old"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.csv", "p.npy"]
+
+
 def test_verb_test_scores_a_table(table, alone):
     file = alone / "checkpoints" / "last.safetensors"
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")
@@ -654,75 +685,6 @@ def test_bad_files(table, tmp_path):
         cut.write_bytes((table / name).read_bytes()[:size])
         refused(train("forest", f"data.train={cut}", out), str(cut), "cut off")
     refused(train("forest", "predict"), "checkpoint=MODEL")
-
-
-def write_h5(path, **sets):
-    with h5py.File(path, "w") as file:
-        for name, values in sets.items():
-            file[name] = values
-    return path
-
-
-def test_data_sets_of_hdf5_that_do_not_fit(tmp_path):
-    out = f"out={tmp_path / 'r'}"
-    x, y = np.arange(100.0), np.arange(100) % 2
-
-    def error(*parts, **sets):
-        path = write_h5(tmp_path / "t.h5", **sets)
-        refused(train(*SMALL, f"data.train={path}", out), str(path), *parts)
-
-    error("the shape 100 x 2", "one number a row", x=x, label=np.stack([y, y], 1))
-    error("'img' has the shape 100 x 8 x 8", img=np.zeros((100, 8, 8)), label=y)
-    error("'x' has 99 rows, 'label' has 100", x=x[:99], label=y)
-    twice = {"x": np.stack([x, x], 1), "x.0": x, "label": y}
-    error("column 'x.0' stands twice", **twice)
-    words = np.array(["a", "b"], dtype=h5py.string_dtype())[y]
-    error("data.label=label", "holds no numbers", x=x, label=words)
-    path = write_h5(tmp_path / "t.h5", x=x, label=y.reshape(-1, 1), name=words)
-    done = trained(*SMALL, f"data.train={path}", out)
-    assert "'name' is passed over: it holds no numbers" in done.stderr
-
-
-def test_a_damaged_data_set_of_hdf5_is_not_passed_over(tmp_path):
-    """Else the forest would be grown without that column."""
-    x = np.arange(100.0)
-    path = write_h5(tmp_path / "t.h5", a=x, b=x, label=np.arange(100) % 2)
-    with h5py.File(path) as file:
-        where = h5py.h5o.get_info(file["b"].id).addr
-    whole = bytearray(path.read_bytes())
-    whole[where : where + 16] = b"\xff" * 16
-    path.write_bytes(whole)
-    done = train(*SMALL, f"data.train={path}", f"out={tmp_path / 'r'}")
-    refused(done, str(path), "data sets is damaged or cut off")
-
-
-def test_booleans_of_hdf5_are_0_and_1(tmp_path):
-    rng = np.random.default_rng(0)
-    flag = rng.integers(0, 2, 400).astype(bool)
-    sets = {"noise": rng.normal(size=400), "flag": flag}
-    for name, label in [("number", flag.astype(int)), ("bool", flag)]:
-        path = write_h5(tmp_path / f"{name}.h5", **sets, label=label)
-        run = tmp_path / name
-        trained(*SMALL, f"data.train={path}", "forest.features=2", f"out={run}")
-        assert values(run)["test_accuracy"] == 1
-    assert_same_model(tmp_path / "number", tmp_path / "bool")
-    with safe_open(run / "checkpoints" / "last.safetensors", "np") as file:
-        assert json.loads(file.metadata()["lockstep.classes"]) == ["0", "1"]
-
-
-@pytest.mark.parametrize("kind", ["<f2", ">f2", ">f4", ">f8", ">i4", "<u2", "|i1", "?"])
-def test_numbers_of_npy(kind, tmp_path):
-    rng = np.random.default_rng(3)
-    x = (rng.normal(size=(300, 3)) * 20).astype(kind)
-    if kind == "<f2":
-        x[:3, 0] = [6e-8, -6e-5, 65504]
-    y = rng.integers(0, 2, 300)
-    for name, numbers in [("a", x), ("b", x.astype("<f4"))]:
-        np.save(tmp_path / f"{name}.npy", numbers)
-        np.save(tmp_path / "y.npy", y.astype(">i8" if name == "a" else "<i8"))
-        words = [f"data.train={tmp_path / name}.npy", f"data.label={tmp_path / 'y.npy'}"]
-        trained(*SMALL, *words, f"out={tmp_path / name}")
-    assert_same_model(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize("text", ["nan,1", "inf,1", "1,-2", "0,0", "1,", "", "1;2", "1e308,1,1"])

@@ -14,7 +14,7 @@ from trainer import Ranks, refused, run_ranks, train, trained
 FILL = 65533
 
 
-def make_viirs(folder, time, lat, seed, places=True):
+def make_viirs(folder, time, lat, seed, satellite="VNP"):
     rows, columns = 90, 120
     rng = np.random.default_rng(seed)
     r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
@@ -23,9 +23,8 @@ def make_viirs(folder, time, lat, seed, places=True):
     counts = rng.integers(100, 60000, (16, rows, columns), dtype=np.uint16)
     counts[3, 10:20, :] = FILL
     counts[8, :, 60:64] = 65535
-    files = {"VNP02MOD": counts, "VNP03MOD": None} if places else {"VNP02MOD": counts}
-    for name, bands in files.items():
-        path = folder / f"{name}.{time}.002.nc"
+    for level, bands in [("02", counts), ("03", None)]:
+        path = folder / f"{satellite}{level}MOD.{time}.002.nc"
         with netCDF4.Dataset(path, "w") as file:
             file.createDimension("y", rows)
             file.createDimension("x", columns)
@@ -46,7 +45,7 @@ def make_viirs(folder, time, lat, seed, places=True):
     return latitude, longitude, counts
 
 
-def make_calipso(path, seconds, latitude, longitude, flags):
+def make_calipso(path, seconds, latitude, longitude, flags, fills=None):
     day = datetime.datetime(2014, 1, 1)
     stamp = 140101 + np.asarray(seconds) / 86400
     file = SD(str(path), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
@@ -58,6 +57,8 @@ def make_calipso(path, seconds, latitude, longitude, flags):
         ("Feature_Classification_Flags", SDC.UINT16, flags.reshape(-1, 1)),
     ]:
         one = file.create(name, kind, values.shape)
+        if name in (fills or {}):
+            one.setfillvalue(fills[name])
         one[:] = values
         one.endaccess()
     file.end()
@@ -117,6 +118,12 @@ def collocate(folder, *words):
     )
 
 
+def rows_of(folder, granule):
+    with h5py.File(folder / "rows" / f"{granule}.h5") as file:
+        names = [f"M{band:02}" for band in range(1, 17)] + ["label"]
+        return np.column_stack([file[name][:] for name in names])
+
+
 def test_collocated_rows_are_those_of_a_full_search(granules):
     folder, swaths, track = granules
     done = collocate(folder, "forest.threads=2")
@@ -125,13 +132,96 @@ def test_collocated_rows_are_those_of_a_full_search(granules):
         begin = int(time[9:11]) * 3600 + int(time[11:]) * 60
         expected = expected_rows(begin, swath, track)
         assert len(expected) > 20
-        with h5py.File(folder / "rows" / f"VNP02MOD.{time}.002.h5") as file:
-            names = [f"M{band:02}" for band in range(1, 17)] + ["label"]
-            got = np.column_stack([file[name][:] for name in names])
-        assert np.array_equal(got, expected)
+        assert np.array_equal(rows_of(folder, f"VNP02MOD.{time}.002"), expected)
     # The folder is a table that a forest learns from.
     run = folder / "run"
     trained("forest", f"data.train={folder / 'rows'}", "forest.trees=3", f"out={run}")
+
+
+@pytest.fixture
+def satellites(tmp_path):
+    """Two satellites in one minute, ten degrees apart, and a track through both."""
+    viirs, calipso = tmp_path / "viirs", tmp_path / "calipso"
+    viirs.mkdir()
+    calipso.mkdir()
+    swaths = {
+        "VNP": make_viirs(viirs, "A2014001.0012", 10, 1),
+        "VJ1": make_viirs(viirs, "A2014001.0012", 20, 2, "VJ1"),
+    }
+    latitude = np.concatenate([np.linspace(10.1, 10.7, 100), np.linspace(20.1, 20.7, 100)])
+    flags = np.random.default_rng(0).integers(0, 65535, 200, dtype=np.uint16)
+    track = (np.linspace(12 * 60, 17 * 60, 200), latitude, np.full(200, 30.7), flags)
+    make_calipso(calipso / "track.hdf", *track)
+    return tmp_path, swaths, track
+
+
+def swath_file(folder, product, version="002"):
+    return folder / "viirs" / f"{product}.A2014001.0012.{version}.nc"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_each_satellite_has_its_own_places(inside, satellites):
+    folder, swaths, track = satellites
+    for satellite, (latitude, longitude, _) in swaths.items():
+        if inside:
+            with h5py.File(swath_file(folder, f"{satellite}02MOD"), "r+") as file:
+                file["geolocation_data/latitude"] = latitude
+                file["geolocation_data/longitude"] = longitude
+            swath_file(folder, f"{satellite}03MOD").unlink()
+    done = collocate(folder)
+    assert done.returncode == 0, done.stderr
+    for satellite, swath in swaths.items():
+        expected = expected_rows(12 * 60, swath, track)
+        assert len(expected) > 20
+        got = rows_of(folder, f"{satellite}02MOD.A2014001.0012.002")
+        assert np.array_equal(got, expected), satellite
+
+
+def test_places_that_may_be_of_another_satellite_are_refused(satellites):
+    folder, swaths, track = satellites
+    places = swath_file(folder, "VJ103MOD")
+    twin = swath_file(folder, "VJ103MOD", "001")
+    shutil.copy(places, twin)
+    told = ["VJ102MOD.A2014001.0012.002.nc: several files", twin.name, places.name]
+    text = refused(collocate(folder), *told, "accepted: one of its product")
+    assert "VNP03MOD.A" not in text
+    twin.unlink()
+    places.rename(folder / "elsewhere.nc")
+    told = ["VJ102MOD.A2014001.0012.002.nc", "no file of A2014001.0012 has its latitude"]
+    refused(collocate(folder), *told)
+    # Of no product: whoever has none takes it.
+    (folder / "elsewhere.nc").rename(swath_file(folder, "places"))
+    done = collocate(folder)
+    assert done.returncode == 0, done.stderr
+    got = rows_of(folder, "VJ102MOD.A2014001.0012.002")
+    assert np.array_equal(got, expected_rows(12 * 60, swaths["VJ1"], track))
+
+
+def test_profiles_without_a_time_or_a_place_are_dropped(granules):
+    """Else they would be of every granule, or of none that is ever done."""
+    folder, swaths, track = granules
+    seconds, latitude, longitude, _ = track
+    seconds[5::8] = np.nan
+    seconds[6::16] = 1e300
+    seconds[14::16] = (-9999 - 140101) * 86400
+    seconds[7::16] = (149999 - 140101) * 86400  # yymmdd of no month
+    latitude[3::16] = np.nan
+    longitude[4::16] = np.nan
+    latitude[11::16] = 10.5  # a place like any other, but for what the file says
+    fills = {"Latitude": 10.5}
+    make_calipso(folder / "calipso" / "track.hdf", *track, fills)
+    latitude[11::16] = np.nan
+    done = collocate(folder)
+    assert done.returncode == 0, done.stderr
+    whole = np.isfinite(latitude) & np.isfinite(longitude)
+    begin = 12 * 60
+    inside = (seconds >= begin) & (seconds < begin + 720)
+    assert f"2 granules: {(whole & inside).sum()} profiles" in done.stdout
+    for time, swath in swaths.items():
+        expected = expected_rows(int(time[11:]) * 60, swath, track)
+        assert len(expected) > 10
+        assert np.array_equal(rows_of(folder, f"VNP02MOD.{time}.002"), expected)
+    assert "0 granules" in collocate(folder).stdout
 
 
 def test_collocation_goes_on_where_it_stopped(granules):

@@ -1,4 +1,5 @@
-"""No file of the repository names a folder of one person's machine."""
+"""No file of the repository names a folder of one person's machine, and none of
+the tests is left out of `make test`."""
 
 import re
 
@@ -35,6 +36,13 @@ def test_no_machine_paths_and_no_unfinished_work():
         text = (house.ROOT / name).read_text(errors="replace")
         found += problems(name, text)
     assert not found, "\n" + "\n".join(found)
+
+
+def test_every_test_file_is_run():
+    listed = (house.ROOT / "tests" / "CMakeLists.txt").read_text()
+    names = house.tracked("tests/test_*.py")
+    assert len(names) > 50
+    assert not [name for name in names if f"lockstep_pytest(FILE {name}" not in listed]
 
 
 def test_text_is_ascii():

@@ -305,6 +305,73 @@ def test_mistyped_key_has_its_line(control):
     assert "job.yaml:3" in result.stderr and "envs" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            "run: 'true'\nresourcs:\n  # on my own machines\n\n  hosts: [a]\n",
+            "job.yaml:2: unknown key 'resourcs'; did you mean 'resources'?",
+        ),
+        (
+            "run: 'true'\nhang:\n  polcy:\n    x: 1\n",
+            "job.yaml:3: unknown key 'hang.polcy'; did you mean 'hang.policy'?",
+        ),
+        (
+            "run: 'true'\nnum_nodes:\n  - 1\n",
+            "job.yaml:2: num_nodes must be an integer, not the list [1]",
+        ),
+    ],
+)
+def test_a_mistyped_section_has_its_own_line(control, text, words):
+    control.script("job.yaml", text)
+    result = control.call("run", "job.yaml")
+    assert result.returncode == 2
+    assert result.stderr == f"lockstep: {words}\n"
+
+
+@pytest.mark.parametrize(
+    "resources, options, words",
+    [
+        (
+            "hosts:\n    - a\n    - b:0",
+            [],
+            "job.yaml:3: resources.hosts: 'b:0': '0' is not a number of slots; "
+            "accepted: 1 to 4096",
+        ),
+        (
+            "hosts: [a]",
+            ["resources.hosts=[b,b]"],
+            "command line 'resources.hosts=[b,b]': resources.hosts: 'b' stands "
+            "twice; give it more ranks with 'b:N'",
+        ),
+        (
+            "hosts: [localhost]\n  hostfile: absent",
+            [],
+            "job.yaml:4: give either resources.hosts or resources.hostfile",
+        ),
+        # What is said on the command line takes the place of both.
+        (
+            "hosts: [localhost]\n  hostfile: absent",
+            ["--hosts", "a,a"],
+            "--hosts: 'a' stands twice; give it more ranks with 'a:N'",
+        ),
+        (
+            "hostfile: absent",
+            ["resources.hosts=[b,b]"],
+            "command line 'resources.hosts=[b,b]': resources.hosts: 'b' stands "
+            "twice; give it more ranks with 'b:N'",
+        ),
+    ],
+)
+def test_mistakes_in_the_hosts_of_a_job_have_their_place(
+    control, resources, options, words
+):
+    control.script("job.yaml", f"run: 'true'\nresources:\n  {resources}\n")
+    result = control.call("run", "job.yaml", *options)
+    assert result.returncode == 2
+    assert result.stderr == f"lockstep: {words}\n"
+
+
 def test_a_program_where_a_job_file_belongs_is_told_how(control):
     control.script("train.py", "import os\nprint(os.getpid())\n")
     for words in (["train.py"], ["train.py", "--lr", "1"]):
@@ -323,7 +390,19 @@ def test_what_the_trainer_refuses_has_its_place(control):
         "job.yaml", "name: x\ntrain:\n  recipe: dcgan\n  data: {image_size: 48}\n")
     result = control.call("run", "job.yaml", "--dry-run")
     assert result.returncode == 2
-    assert "job.yaml:3: dcgan: image_size 48" in result.stderr
+    assert "job.yaml:2: dcgan: image_size 48" in result.stderr
+    control.script(
+        "job.yaml",
+        "train:\n  recipe: dcgan\n  optmi:\n    # slow\n    lr: 1\n"
+        "  trainr:\n\n    max_epochs: 1\n",
+    )
+    result = control.call("run", "job.yaml", "--dry-run")
+    assert result.returncode == 2
+    for words in (
+        "job.yaml:3: unknown key 'optmi'; did you mean 'optim'?",
+        "job.yaml:6: unknown key 'trainr'; did you mean 'trainer'?",
+    ):
+        assert words in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize(

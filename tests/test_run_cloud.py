@@ -2,7 +2,10 @@
 a cloud. The AWS SDK is the witness of what is left and of what was stored."""
 
 import json
+import os
+import pty
 import signal
+import subprocess
 
 import pytest
 import yaml
@@ -371,6 +374,55 @@ def test_dry_run_rents_nothing(site, laptop):
     plan = json.loads(told.stdout)
     assert plan["nodes"] == 2 and "cloud: aws" in plan["job"].replace('"', "")
     assert plan["dollars_per_hour"] > 0.34 and plan["most_dollars"] == pytest.approx(1)
+
+
+def comparison(laptop, run="true"):
+    """A file of two jobs, each on a machine of its own."""
+    job(laptop, run, nodes=1)
+    path = laptop.folder / "both.yaml"
+    path.write_text("compare: {a: job.yaml, b: job.yaml}\n")
+    return path
+
+
+def answered(laptop, answer, *words):
+    """What a command did whose question was answered at a terminal."""
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        laptop.command(*words), cwd=laptop.folder, env=laptop.environment,
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    os.close(theirs)
+    os.write(ours, answer)
+    out, said = asked.communicate(timeout=240)
+    os.close(ours)
+    return asked.returncode, out, said
+
+
+def test_a_comparison_asks_once_for_all_it_rents(site, laptop):
+    before = len(site.instances())
+    file = comparison(laptop)
+    code, _, said = answered(laptop, b"n\n", "run", file)
+    assert code == 0 and "nothing was made" in said, said
+    assert said.count("Proceed? [Y/n]") == 1
+    # The price of each is before the question.
+    assert said.split("Proceed?")[0].count("together $") == 2, said
+    done = laptop.call("run", file)
+    assert done.returncode == 2 and "give -y" in done.stderr, done.stderr
+    assert done.stderr.count("together $") == 2
+    assert len(site.instances()) == before and not laptop.runs()
+    nothing_is_left(site)
+
+
+def test_a_comparison_rents_once_it_may(site, laptop):
+    code, out, said = answered(
+        laptop, b"y\n", "run", comparison(laptop), "--output", "json"
+    )
+    assert code == 0, said
+    assert said.count("Proceed? [Y/n]") == 1
+    told = json.loads(out)["variants"]
+    assert [(one["name"], one["state"]) for one in told] == [("a", "done"), ("b", "done")]
+    assert all(one["report"]["cost"] > 0 for one in told)
+    nothing_is_left(site)
 
 
 def test_results_of_other_runs_are_stored_too(site, laptop):

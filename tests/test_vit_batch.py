@@ -1,11 +1,13 @@
 """The batch that fits: data.batch_size=auto, trainer.recompute, and a batch
 that is too large, alone and on several ranks."""
 
+import os
 import re
 import resource
 import subprocess
 
 import pytest
+from testbed_limits import Limits
 from trainer import (
     TRAIN,
     VIT,
@@ -80,6 +82,49 @@ def test_auto_finds_what_fits_and_trains_as_with_that_size(tmp_path):
     )
     assert says, text
     assert abs(int(says.group(1)) - batch) <= max(16, batch // 10)
+
+
+# 30 MiB a sample: a real limit, at which the kernel kills instead of refusing.
+LARGE = [
+    "vit",
+    "data=synthetic",
+    "data.length=64",
+    "data.image_size=128",
+    "model.name=vit_tiny_patch16_224",
+    "model.patch=4",
+    "model.dim=96",
+    "model.depth=4",
+    "model.heads=3",
+    "trainer.device=cpu",
+    "trainer.max_steps=1",
+]
+
+
+@pytest.mark.parametrize("mebibytes", [320, 480])
+def test_a_search_is_not_killed_where_memory_is_really_short(tmp_path, mebibytes):
+    limits = Limits(f"batch-{os.getpid()}")
+
+    def ended(*words):
+        waiting = ["sh", "-c", 'read go; exec "$@"', "sh", TRAIN, *LARGE, *words]
+        process = subprocess.Popen(
+            waiting,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=clean_environment(),
+        )
+        limits.memory("search", mebibytes << 20, lambda: [process.pid])
+        said = process.communicate("go\n", timeout=120)[0]
+        return process.returncode, said
+
+    try:
+        code, said = ended("data.batch_size=auto", f"out={tmp_path / 'a'}")
+        assert code == 0 and 1 <= found(said)[0] < 16, said
+        code, said = ended("data.batch_size=32", f"out={tmp_path / 'b'}")
+        assert code == 2 and "data.batch_size=32 does not fit" in said, said
+    finally:
+        limits.remove()
 
 
 def test_auto_is_capped_by_what_the_user_says_and_by_the_shard(tmp_path):

@@ -2,6 +2,7 @@
 on one, and a comparison that runs both and writes one logbook."""
 
 import csv
+import json
 import os
 import pathlib
 import re
@@ -125,6 +126,36 @@ def test_a_variant_that_fails_has_its_column(control, tmp_path):
     page, table = comparison(done)
     assert "failed" in table["state"]["bad"] and table["state"]["good"] == "done"
     assert "of which 1 did not end well" in page.read_text()
+
+
+def test_json_is_one_document(control, tmp_path):
+    (tmp_path / "a.yaml").write_text("run: echo of rank 0\n")
+    (tmp_path / "z.yaml").write_text("run: 'exit 7'\n")
+    (tmp_path / "c.yaml").write_text("compare: {a: a.yaml, z: z.yaml}\n")
+    done = run(control, "c.yaml", "--output", "json", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["name"] for one in told["variants"]] == ["a", "z"]
+    assert "of rank 0" in told["variants"][0]["plan"]["command"]
+
+    done = run(control, "c.yaml", "--output", "json", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "of rank 0" in done.stderr
+    told = json.loads(done.stdout)
+    assert told["name"] == "c"
+    assert pathlib.Path(told["logbook"]) == pathlib.Path(told["folder"]) / "logbook.md"
+    assert os.path.exists(told["logbook"])
+    a, z = told["variants"]
+    assert (a["name"], a["state"], z["name"]) == ("a", "done", "z")
+    assert "failed" in z["state"] and z["report"]["state"] == "failed"
+    words = [LOCKSTEP, "report", a["report"]["id"], "--output", "json"]
+    report = subprocess.run(
+        [*words, "--runs-dir", control.runs_dir],
+        env=control.environment,
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(report.stdout) == a["report"]
 
 
 def test_all_variants_are_read_before_the_first_runs(control, tmp_path):

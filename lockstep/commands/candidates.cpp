@@ -103,12 +103,10 @@ Result<HostGroup> parse_group(
   if (group.candidate.name != kHere) {
     group.hosts = group.candidate.name;
     std::ranges::replace(group.hosts, '+', ',');
-    auto hosts = launch::parse_hosts(group.hosts);
-    if (!hosts) {
-      return std::move(hosts.error())
-          .with_context(fmt::format("candidate '{}'", word));
-    }
-    group.candidate.nodes = static_cast<int>(hosts->size());
+    LOCKSTEP_ASSIGN(
+        const auto hosts,
+        launch::parse_hosts(group.hosts, fmt::format("candidate '{}'", word)));
+    group.candidate.nodes = static_cast<int>(hosts.size());
   }
   if (parsed.price) {
     group.candidate.price = parsed.price;

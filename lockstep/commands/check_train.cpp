@@ -77,10 +77,19 @@ void replace_all(
   }
 }
 
-void put_place(std::string& text, const Node& node, const std::string& key) {
+// The sections that a key stands in, by their dotted names.
+using Sections = std::vector<std::pair<std::string, config::Place>>;
+
+void put_place(
+    std::string& text,
+    const Node& node,
+    const std::string& key,
+    const Sections& around) {
   if (node.kind() == Node::Kind::kMap) {
+    Sections inside = around;
+    inside.emplace_back(key, node.place());
     for (const auto& [name, child] : node.entries()) {
-      put_place(text, child, key.empty() ? name : key + "." + name);
+      put_place(text, child, key.empty() ? name : key + "." + name, inside);
     }
     return;
   }
@@ -94,10 +103,14 @@ void put_place(std::string& text, const Node& node, const std::string& key) {
     heads.push_back(key.substr(0, key.size() - kName.size()) + "=");
   }
   for (const std::string& head : heads) {
-    replace_all(
-        text,
-        fmt::format("command line '{}{}'", head, launch::trainer_value(node)),
-        node.place().to_string());
+    const std::string argument =
+        fmt::format("command line '{}{}'", head, launch::trainer_value(node));
+    // A section that nobody knows was told by the argument of its first key.
+    for (const auto& [section, place] : around) {
+      const std::string what = fmt::format(": unknown key '{}'", section);
+      replace_all(text, argument + what, place.to_string() + what);
+    }
+    replace_all(text, argument, node.place().to_string());
   }
 }
 
@@ -120,7 +133,7 @@ check_node(const launch::Job& job, const std::string& node, int procs) {
 
 std::string with_places(std::string text, const Node& train) {
   const std::string said = text;
-  put_place(text, train, "");
+  put_place(text, train, "", {});
   const Node* recipe = train.find("recipe");
   const bool of_recipe =
       recipe != nullptr && text.starts_with("unknown recipe");

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "lockstep/commands/command.h"
 #include "lockstep/commands/mounts.h"
@@ -17,15 +18,57 @@ Error invalid(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
+// The job's resources with their places, which its values no longer have.
+config::Node placed_resources(const RunOptions& options, bool has_program) {
+  config::Node tree;
+  for (size_t i = 0; i < options.words.size(); ++i) {
+    const std::string& word = options.words[i];
+    const bool is_file = i == 0 && !has_program;
+    std::error_code ignored;
+    if (is_file && !std::filesystem::is_regular_file(word, ignored)) {
+      continue;  // a pipe can be read only once
+    }
+    const auto layer =
+        is_file ? config::load_yaml(word) : config::parse_override(word);
+    if (layer) {
+      tree = config::merge(std::move(tree), *layer);
+    }
+  }
+  const config::Node* resources = tree.find("resources");
+  return resources == nullptr ? config::Node() : *resources;
+}
+
+Result<std::vector<launch::HostSlots>> hosts_of_job(
+    const launch::ResourcesConfig& resources,
+    const config::Node& placed) {
+  const auto place_of = [&](const char* key) {
+    const config::Node* node = placed.find(key);
+    return node == nullptr ? config::Place() : node->place();
+  };
+  const config::Place hosts = place_of("hosts");
+  const config::Place hostfile = place_of("hostfile");
+  // What is on the command line (it has no lines) takes the place of a file's.
+  const bool is_laid_over = hosts.line == 0 && hostfile.line > 0;
+  if (!resources.hostfile.empty() && !is_laid_over) {
+    return config::invalid_at(
+        hostfile, "give either resources.hosts or resources.hostfile");
+  }
+  const std::string where = hosts.to_string();
+  return launch::parse_hosts(
+      fmt::format("{}", fmt::join(resources.hosts, ",")),
+      where.empty() ? "resources.hosts" : where + ": resources.hosts");
+}
+
 Result<std::vector<launch::HostSlots>> chosen_hosts(
     const RunOptions& options,
+    const Context& context,
     const launch::Job& job) {
   if (!options.hosts.empty() && !options.hostfile.empty()) {
     return invalid("give either --hosts or --hostfile");
   }
   if (!options.hosts.empty()) {
-    return launch::parse_hosts(fmt::format("{}", fmt::join(options.hosts, ",")))
-        .with_context("--hosts");
+    return launch::parse_hosts(
+        fmt::format("{}", fmt::join(options.hosts, ",")));
   }
   const auto& resources = job.resources;
   if (!options.hostfile.empty() ||
@@ -38,8 +81,8 @@ Result<std::vector<launch::HostSlots>> chosen_hosts(
   if (resources.hosts.empty()) {
     return std::vector<launch::HostSlots>();
   }
-  return launch::parse_hosts(fmt::format("{}", fmt::join(resources.hosts, ",")))
-      .with_context("resources.hosts");
+  return hosts_of_job(
+      resources, placed_resources(options, context.has_program));
 }
 
 std::string chosen_launcher(const RunOrder& order) {
@@ -134,7 +177,7 @@ Result<int> run_job(const RunOptions& options, const Context& context) {
   LOCKSTEP_ASSIGN(const Settings settings, context.settings());
   LOCKSTEP_ASSIGN(
       const ResolvedJob priced, resolve_job(options, context, settings));
-  LOCKSTEP_ASSIGN(const auto hosts, chosen_hosts(options, priced.job));
+  LOCKSTEP_ASSIGN(const auto hosts, chosen_hosts(options, context, priced.job));
   RunOrder order{options, context, settings, priced, hosts};
   const std::string launcher = chosen_launcher(order);
   const auto& resources = priced.job.resources;

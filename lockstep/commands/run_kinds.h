@@ -79,6 +79,7 @@ Result<int> run_on_cluster(const RunOrder& order, const std::string& launcher);
 // A job file with `compare: {name: FILE, ...}` runs those job files one after
 // the other, each by a `lockstep run` of its own with the same further words,
 // and writes one logbook over them. The exit code of the first that failed.
+// What it rents is priced and asked for once, before the first.
 bool is_comparison(const std::string& file);
 Result<int> run_comparison(const RunOptions& options, const Context& context);
 

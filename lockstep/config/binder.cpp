@@ -136,8 +136,44 @@ struct Binder::State {
       accepted.push_back(key);
     }
   }
+  std::string advice(
+      const std::string& name,
+      const std::string& prefix,
+      const Node& value) const;
   void report_unknown(const Node& node, const std::string& prefix);
 };
+
+// A section was probably meant to be a section, a value a value.
+std::string Binder::State::advice(
+    const std::string& name,
+    const std::string& prefix,
+    const Node& value) const {
+  std::vector<std::string> sections;
+  for (const auto& group : groups) {
+    // Those around it are right as they are.
+    if (!name.starts_with(group + ".")) {
+      sections.push_back(group);
+    }
+  }
+  const bool has_section = !nearest_names(name, sections).empty();
+  if (has_section && value.kind() == Node::Kind::kMap) {
+    return suggest(name, sections);
+  }
+  if (!nearest_names(name, accepted).empty()) {
+    return suggest(name, accepted);
+  }
+  if (has_section) {
+    return suggest(name, sections);
+  }
+  std::vector<std::string> siblings;
+  for (const auto& candidate : accepted) {
+    if (candidate.starts_with(prefix)) {
+      siblings.push_back(candidate);
+    }
+  }
+  return siblings.empty() ? "no keys are accepted here"
+                          : suggest(name, siblings);
+}
 
 void Binder::State::report_unknown(
     const Node& node,
@@ -151,20 +187,9 @@ void Binder::State::report_unknown(
       report_unknown(value, name + ".");
       continue;
     }
-    std::string advice;
-    if (!nearest_names(name, accepted).empty()) {
-      advice = suggest(name, accepted);
-    } else {
-      std::vector<std::string> siblings;
-      for (const auto& candidate : accepted) {
-        if (candidate.starts_with(prefix)) {
-          siblings.push_back(candidate);
-        }
-      }
-      advice = siblings.empty() ? "no keys are accepted here"
-                                : suggest(name, siblings);
-    }
-    fail(value.place(), fmt::format("unknown key '{}'; {}", name, advice));
+    fail(
+        value.place(),
+        fmt::format("unknown key '{}'; {}", name, advice(name, prefix, value)));
   }
 }
 

@@ -135,6 +135,53 @@ TEST(Binder, UnknownKeysGetTheNearest) {
   EXPECT_THAT(error_of("other: {a: 1}\n"), HasSubstr("unknown key 'other'"));
 }
 
+TEST(Binder, MistypedSectionsGetTheNearestAtTheirLine) {
+  for (const char* text :
+       {"\noptmi:\n  # why\n\n  lr: 1\n",
+        "\noptmi.lr: 1\n",
+        "\noptmi: {lr: 1}\n",
+        "\noptmi:\n"}) {
+    EXPECT_EQ(
+        error_of(text),
+        "job.yaml:2: unknown key 'optmi'; did you mean 'optim'?");
+  }
+  EXPECT_EQ(
+      error_of("evns:\n  A: 1\n"),
+      "job.yaml:1: unknown key 'evns'; did you mean 'envs'?");
+  EXPECT_EQ(
+      error_of("trian:\n  recipe: vit\n"),
+      "job.yaml:1: unknown key 'trian'; did you mean 'train'?");
+  // What it stands in was no mistake.
+  EXPECT_EQ(
+      error_of("optim:\n  zzzzzz:\n    a: 1\n"),
+      "job.yaml:2: unknown key 'optim.zzzzzz'; accepted: optim.lr, "
+      "optim.schedule, optim.betas");
+  EXPECT_EQ(
+      error_of("nodes:\n  - 1\n"),
+      "job.yaml:1: nodes must be an integer, not the list [1]");
+}
+
+TEST(Binder, AMistypedSectionOfASectionGetsTheNearest) {
+  struct Inner {
+    int width = 1;
+    void bind(Binder& b) { b.field("width", width, "of it"); }
+  };
+  struct Middle {
+    Inner encoder;
+    void bind(Binder& b) { b.group("encoder", encoder, "first half"); }
+  };
+  struct Outer {
+    Middle model;
+    void bind(Binder& b) { b.group("model", model, "the model"); }
+  };
+  const auto read_outer =
+      read<Outer>(*parse_yaml("model:\n  encodr:\n\n    width: 2\n", "x"));
+  ASSERT_FALSE(read_outer);
+  EXPECT_EQ(
+      read_outer.error().to_string(),
+      "x:2: unknown key 'model.encodr'; did you mean 'model.encoder'?");
+}
+
 TEST(Binder, WrongTypesSayWhatIsAccepted) {
   EXPECT_EQ(
       error_of("optim: {lr: fast}\n"),

@@ -38,7 +38,9 @@ class Node {
 
   Kind kind() const { return kind_; }
   bool is_null() const { return kind_ == Kind::kNull; }
+  // Of a key's value: that of the key, wherever the value begins.
   const Place& place() const { return place_; }
+  void set_place(Place place) { place_ = std::move(place); }
   const std::string& text() const { return text_; }  // of a scalar
   bool quoted() const { return quoted_; }
   const std::vector<Node>& items() const { return items_; }

@@ -62,6 +62,41 @@ TEST(ParseYaml, KeepsOrderKindsAndLines) {
   EXPECT_EQ(at(node, "c").place().line, 5);
 }
 
+TEST(ParseYaml, AValueHasTheLineOfItsKey) {
+  const Node node = parsed(
+      "map:\n"
+      "  # why\n"
+      "\n"
+      "  a: 1\n"
+      "list:\n"
+      "\n"
+      "  - x\n"
+      "  - {k: v}\n"
+      "text:\n"
+      "  of the next line\n"
+      "block: |\n"
+      "  x\n"
+      "known: &known {b: 1}\n"
+      "alias: *known\n"
+      "flow: [x,\n"
+      "  y]\n");
+  const auto line = [&](const std::string& key) {
+    return at(node, key).place().line;
+  };
+  EXPECT_EQ(line("map"), 1);
+  EXPECT_EQ(line("map.a"), 4);
+  EXPECT_EQ(line("list"), 5);
+  EXPECT_EQ(at(node, "list").items()[0].place().line, 7);
+  EXPECT_EQ(at(node, "list").items()[1].place().line, 8);
+  EXPECT_EQ(line("text"), 9);
+  EXPECT_EQ(line("block"), 11);
+  EXPECT_EQ(line("known"), 13);
+  EXPECT_EQ(line("alias"), 14);
+  EXPECT_EQ(line("alias.b"), 13);
+  EXPECT_EQ(line("flow"), 15);
+  EXPECT_EQ(at(node, "flow").items()[1].place().line, 16);
+}
+
 TEST(ParseYaml, EmptyTextIsNull) {
   EXPECT_EQ(parsed("").kind(), Node::Kind::kNull);
   EXPECT_EQ(parsed("# only a comment\n").kind(), Node::Kind::kNull);
@@ -96,6 +131,9 @@ TEST(ParseYaml, DuplicateKeysAreRefused) {
   EXPECT_EQ(
       error_of("a: 1\nb: 2\na: 3\n"),
       "job.yaml:3: key 'a' is given twice, first at job.yaml:1");
+  EXPECT_THAT(
+      error_of("name:\n  a: 1\nname: [x]\n"),
+      StartsWith("job.yaml:3: key 'name' is given twice, first at job.yaml:1"));
   EXPECT_EQ(
       error_of("optim: {lr: 1}\noptim.lr: 2\n"),
       "job.yaml:2: key 'optim.lr' is given twice, first at job.yaml:1");

@@ -277,11 +277,9 @@ class TreeBuilder : public YAML::EventHandler {
     if (key.size() > kMaxKey) {
       throw Refused{place, fmt::format("a key is over {} bytes", kMaxKey)};
     }
-    // Errors about a map or an empty value should name the key's line, which
-    // yaml-cpp does not always give to what follows it.
-    if (value.kind() == Node::Kind::kNull) {
-      value = Node::null(place);
-    }
+    // What is wrong with a value is looked for at its key: a section begins
+    // lines below, an alias was written elsewhere.
+    value.set_place(place);
     if (top.key.quoted() || key.find('.') == std::string::npos) {
       put(top.node, key, key, std::move(value), place);
       return;

@@ -47,10 +47,12 @@ double uniform(uint64_t key, uint64_t index) {
   return (static_cast<double>(stream_value(key, index) >> 11) + .5) * 0x1p-53;
 }
 
-// Gamma(alpha), alpha < 1 too (Marsaglia and Tsang, with their boost): ours,
-// since the library's draws differ between machines.
-double gamma(uint64_t key, double alpha) {
-  const double boost = alpha < 1 ? std::pow(uniform(key, 0), 1 / alpha) : 1;
+// The logarithm of Gamma(alpha), alpha < 1 too (Marsaglia and Tsang, with their
+// boost): ours, since the library's draws differ between machines; as a
+// logarithm, since draws of a small alpha are smaller than any double.
+double log_gamma(uint64_t key, double alpha) {
+  const double boost =
+      alpha < 1 ? std::log(uniform(key, 0)) / std::max(alpha, 1e-300) : 0;
   const double d = (alpha < 1 ? alpha + 1 : alpha) - 1. / 3;
   const double c = 1 / std::sqrt(9 * d);
   for (uint64_t i = 1;; i += 3) {
@@ -59,15 +61,15 @@ double gamma(uint64_t key, double alpha) {
     const double v = std::pow(1 + c * x, 3);
     if (v > 0 && std::log(uniform(key, i + 2)) <
                      x * x / 2 + d - d * v + d * std::log(v)) {
-      return d * v * boost;
+      return std::log(d * v) + boost;
     }
   }
 }
 
 double beta(uint64_t key, double alpha) {
-  const double a = gamma(stream_key(key, kShare, 0), alpha);
-  const double b = gamma(stream_key(key, kShare, 1), alpha);
-  return a + b > 0 ? a / (a + b) : .5;
+  const double a = log_gamma(stream_key(key, kShare, 0), alpha);
+  const double b = log_gamma(stream_key(key, kShare, 1), alpha);
+  return 1 / (1 + std::exp(b - a));
 }
 
 }  // namespace

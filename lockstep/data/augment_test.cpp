@@ -136,6 +136,23 @@ TEST(Augment, SharesFollowTheBetaDistribution) {
   }
 }
 
+TEST(Augment, AVanishingAlphaDoesNotMix) {
+  const auto labels = at::zeros({1}, at::kLong);
+  const auto image = at::zeros({1, 1, 1, 1});
+  for (const double alpha : {1e-9, 1e-300, 5e-324}) {
+    auto options = plain(1);
+    options.mixup = alpha;
+    int whole = 0;
+    for (uint64_t key = 0; key < 64; ++key) {
+      const double share = augmented(image, labels, options, key).share;
+      EXPECT_TRUE(share < 1e-6 || share > 1 - 1e-6) << alpha << " " << share;
+      whole += share > .5;
+    }
+    EXPECT_GT(whole, 16);
+    EXPECT_LT(whole, 48);
+  }
+}
+
 TEST(Augment, DrawsAllPlacesOfACropAndBothSides) {
   const int64_t count = 2000;
   auto pixels = at::zeros({count, 1, 5, 5}, at::kByte);

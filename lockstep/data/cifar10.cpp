@@ -198,6 +198,15 @@ open_planar(const std::string& folder, bool train, int64_t limit, bool binary) {
   return dataset;
 }
 
+// For a message. Lists in lists are not written out: dump() calls itself for
+// each level.
+std::string shown(const nlohmann::json& label) {
+  if (label.is_structured()) {
+    return label.is_array() ? "[...]" : "{...}";
+  }
+  return label.dump().substr(0, 40);
+}
+
 std::vector<uint8_t> read_json_labels(const std::string& path) {
   const std::vector<uint8_t> text = read_file(path);
   const auto json = nlohmann::json::parse(
@@ -213,7 +222,7 @@ std::vector<uint8_t> read_json_labels(const std::string& path) {
           fmt::format(
               "{}: label {} of image {} is out of range: 0 to 9",
               path,
-              item.dump().substr(0, 40),
+              shown(item),
               labels.size()));
     }
     labels.push_back(item.get<uint8_t>());

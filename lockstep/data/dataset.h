@@ -43,6 +43,10 @@ class Dataset {
   virtual std::vector<std::string> classes() const = 0;
   virtual int64_t label(int64_t index) const = 0;
   virtual void read(int64_t index, RawImage& image) const = 0;
+  // What read() has found to be no good and passed over (tolerant.h); and what
+  // other ranks have: too many together throw.
+  virtual std::vector<int64_t> passed_over() const { return {}; }
+  virtual void add_passed_over(std::span<const int64_t> /*indices*/) const {}
   // For messages: its file, where it has one of its own.
   virtual std::string name(int64_t index) const {
     return std::to_string(index);

@@ -134,6 +134,12 @@ TEST(CifarErrors, SheetsAndLabelsMustMatch) {
     folder.write("test_lables.json", std::string(text));
     EXPECT_THAT(data_error(open), HasSubstr(what));
   }
+  // A text of it would need a stack as deep as it is.
+  const std::string deep =
+      "[0," + std::string(200'000, '[') + std::string(200'000, ']') + "]";
+  folder.write("test_lables.json", deep);
+  EXPECT_THAT(
+      data_error(open), HasSubstr("label [...] of image 1 is out of range"));
   folder.write("test_batch.png", testing::png(3, 10, Bytes(90)));
   folder.write("test_lables.json", std::string("[0,1,2]"));
   EXPECT_THAT(data_error(open), HasSubstr("test_batch.png: 10 pixels wide"));

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "lockstep/base/log.h"
 
@@ -40,6 +40,23 @@ class Tolerant final : public Dataset {
     }
   }
 
+  std::vector<int64_t> passed_over() const override {
+    const std::scoped_lock lock(mutex_);
+    return {bad_.begin(), bad_.end()};
+  }
+
+  void add_passed_over(std::span<const int64_t> indices) const override {
+    const std::scoped_lock lock(mutex_);
+    bad_.insert(indices.begin(), indices.end());
+    if (too_many()) {
+      refuse("the first one: image " + dataset_->name(*bad_.begin()));
+    }
+  }
+
+  std::string name(int64_t index) const override {
+    return dataset_->name(index);
+  }
+
  private:
   // What is wrong with an image; none when it has been read.
   std::optional<std::string> trouble(int64_t index, RawImage& image) const {
@@ -72,30 +89,43 @@ class Tolerant final : public Dataset {
 
   void pass_over(int64_t index, const std::string& wrong) const {
     const std::scoped_lock lock(mutex_);
-    if (!bad_.emplace(index, wrong).second) {
+    if (!bad_.insert(index).second) {
       return;
     }
-    const auto allowed = options_.share * static_cast<double>(dataset_->size());
-    const auto count = static_cast<double>(bad_.size());
-    if (count > allowed || bad_.size() == static_cast<size_t>(size())) {
-      const int64_t found = static_cast<int64_t>(bad_.size());
-      bad_.erase(index);  // the next read finds it again
-      throw DataError(
-          fmt::format(
-              "{} of {} images are no good, more than the share of {} that "
-              "may be passed over (data.max_skipped); the last one: {}",
-              found,
-              dataset_->size(),
-              options_.share,
-              wrong));
+    if (too_many()) {
+      refuse("the last one: " + wrong, index);
     }
     log_warning(fmt::format("passed over: {}", wrong));
+  }
+
+  bool too_many() const {
+    const auto allowed = options_.share * static_cast<double>(dataset_->size());
+    return static_cast<double>(bad_.size()) > allowed ||
+           bad_.size() == static_cast<size_t>(size());
+  }
+
+  // `last` is forgotten: the next read finds it again.
+  [[noreturn]] void refuse(
+      const std::string& one,
+      std::optional<int64_t> last = std::nullopt) const {
+    const size_t found = bad_.size();
+    if (last) {
+      bad_.erase(*last);
+    }
+    throw DataError(
+        fmt::format(
+            "{} of {} images are no good, more than the share of {} that may "
+            "be passed over (data.max_skipped); {}",
+            found,
+            dataset_->size(),
+            options_.share,
+            one));
   }
 
   std::shared_ptr<const Dataset> dataset_;
   TolerantOptions options_;
   mutable std::mutex mutex_;
-  mutable std::map<int64_t, std::string> bad_;
+  mutable std::set<int64_t> bad_;
 };
 
 }  // namespace

@@ -4,7 +4,8 @@
 // are too small. Each is named in the log once and replaced, image and label,
 // by the next good one; the choice depends on the files alone, so ranks, epochs
 // and resumed runs agree. More than the allowed share of them throws DataError.
-// Images are looked at when they are read, so opening stays fast. Any thread.
+// Images are looked at when they are read, so opening stays fast; what ranks
+// find, each in its part, is joined by train::agree_on_images(). Any thread.
 
 #include <memory>
 

@@ -13,6 +13,7 @@ namespace {
 
 using testing::Bytes;
 using testing::data_error;
+using ::testing::ElementsAre;
 using testing::Folder;
 using ::testing::HasSubstr;
 using testing::png;
@@ -72,6 +73,23 @@ TEST(Tolerant, TooManyAreAnErrorThatNamesOne) {
   EXPECT_THAT(message, HasSubstr("3 of 10"));
   EXPECT_THAT(message, HasSubstr("7.png"));
   EXPECT_THAT(message, HasSubstr("2 x 2"));
+  EXPECT_THAT(message, HasSubstr("data.max_skipped"));
+}
+
+TEST(Tolerant, WhatOtherRanksFoundCounts) {
+  const Folder folder;
+  const auto data = tolerate(make(folder, {1, 2, 3}), {.share = .2});
+  RawImage image;
+  data->read(3, image);
+  const std::vector<int64_t> theirs{2, 3};
+  data->add_passed_over(theirs);
+  EXPECT_THAT(data->passed_over(), ElementsAre(2, 3));
+  data->read(2, image);
+  EXPECT_EQ(image.pixels[0], 4);
+  const std::vector<int64_t> more{1};
+  const auto message = data_error([&] { data->add_passed_over(more); });
+  EXPECT_THAT(message, HasSubstr("3 of 10"));
+  EXPECT_THAT(message, HasSubstr("1.png"));
   EXPECT_THAT(message, HasSubstr("data.max_skipped"));
 }
 

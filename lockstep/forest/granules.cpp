@@ -1,6 +1,7 @@
 #include "lockstep/forest/granules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -26,11 +27,8 @@ Error bad(const std::string& message) {
   return Error(ErrorCode::kInvalidInput, message);
 }
 
-double unix_days(int year, unsigned month, unsigned day) {
-  const std::chrono::sys_days days = std::chrono::year_month_day(
-      std::chrono::year(year),
-      std::chrono::month(month),
-      std::chrono::day(day));
+double unix_days(const std::chrono::year_month_day& date) {
+  const std::chrono::sys_days days = date;
   return static_cast<double>(days.time_since_epoch().count());
 }
 
@@ -53,7 +51,8 @@ double begin_of(const std::string& time) {
   const auto number = [&](size_t at, size_t count) {
     return std::stoi(time.substr(at, count));
   };
-  return (unix_days(number(1, 4), 1, 1) + number(5, 3) - 1) * 86400. +
+  const auto new_year = std::chrono::year(number(1, 4)) / 1 / 1;
+  return (unix_days(new_year) + number(5, 3) - 1) * 86400. +
          number(9, 2) * 3600. + number(11, 2) * 60.;
 }
 
@@ -91,24 +90,34 @@ Result<std::vector<os::Path>> files_in(
   return paths;
 }
 
-// yymmdd and the share of the day, as CALIPSO writes it.
-double calipso_time(double value) {
-  const double date = std::floor(value);
-  const auto number = static_cast<int>(date);
-  return (unix_days(
-              2000 + number / 10000,
-              static_cast<unsigned>(number / 100 % 100),
-              static_cast<unsigned>(number % 100)) +
-          (value - date)) *
-         86400;
+// yymmdd and the share of the day, as CALIPSO writes it; none for what is no
+// date, such as NaN.
+std::optional<double> calipso_time(double value) {
+  if (!(value >= 0 && value < 1e6)) {
+    return std::nullopt;
+  }
+  const double whole = std::floor(value);
+  const auto number = static_cast<int>(whole);
+  const std::chrono::year_month_day date(
+      std::chrono::year(2000 + number / 10000),
+      std::chrono::month(static_cast<unsigned>(number / 100 % 100)),
+      std::chrono::day(static_cast<unsigned>(number % 100)));
+  if (!date.ok()) {
+    return std::nullopt;
+  }
+  return (unix_days(date) + (value - whole)) * 86400;
 }
 
 // The column of a profile that stands for it: the middle of three places, the
-// uppermost of many layers.
+// uppermost of many layers. NaN for fill.
 double at(const Hdf4Set& set, size_t profile, bool middle) {
   const size_t columns =
       set.shape.size() > 1 ? static_cast<size_t>(set.shape[1]) : 1;
-  return set.values[profile * columns + (middle ? columns / 2 : 0)];
+  const double value =
+      set.values[profile * columns + (middle ? columns / 2 : 0)];
+  return set.fill && value == *set.fill
+             ? std::numeric_limits<double>::quiet_NaN()
+             : value;
 }
 
 Result<void> add_track(const os::Path& path, Track& track) {
@@ -127,13 +136,17 @@ Result<void> add_track(const os::Path& path, Track& track) {
     }
   }
   for (size_t i = 0; i < profiles; ++i) {
+    const auto seconds = calipso_time(at(time, i, true));
+    const double north = at(latitude, i, true);
+    const double east = at(longitude, i, true);
     const double flag = at(flags, i, false);
-    if (flags.fill && flag == *flags.fill) {
+    if (!seconds || !std::isfinite(north) || !std::isfinite(east) ||
+        std::isnan(flag)) {
       continue;
     }
-    track.time.push_back(calipso_time(at(time, i, true)));
-    track.latitude.push_back(at(latitude, i, true));
-    track.longitude.push_back(at(longitude, i, true));
+    track.time.push_back(*seconds);
+    track.latitude.push_back(north);
+    track.longitude.push_back(east);
     track.flags.push_back(static_cast<uint32_t>(flag));
   }
   return {};
@@ -211,26 +224,106 @@ bool has_band_of(const Hdf5File& file, int first, int last) {
   return false;
 }
 
-// Whatever else lacks a band is told when it is read.
-bool has_places_alone(const Hdf5File& file) {
-  return !has_band_of(file, 1, kBands) && set_named(file, "latitude") &&
-         set_named(file, "longitude");
+// What stands before the time in a name, without the two digits of the level:
+// "VNPMOD." of VNP02MOD and of VNP03MOD, "VJ1MOD." of VJ102MOD and VJ103MOD.
+std::string product_in(const std::string& name, const std::string& time) {
+  constexpr auto kDigits = "0123456789";
+  std::string product = name.substr(0, name.find(time));
+  const size_t last = product.find_last_of(kDigits);
+  if (last != std::string::npos && last > 0 &&
+      product.find_last_of(kDigits, last - 1) == last - 1) {
+    product.erase(last - 1, 2);
+  }
+  return product;
 }
 
-// The instrument records only what glows then.
-bool is_of_the_night(const Hdf5File& file) {
-  return !has_band_of(file, 1, kLastBandOfDay) &&
-         has_band_of(file, kLastBandOfDay + 1, kBands);
+// A file of the imager, as far as its names tell.
+struct SwathFile {
+  os::Path path;
+  std::string time;
+  std::string product;
+  bool has_day_bands = false;
+  bool has_night_bands = false;
+  bool has_places = false;
+
+  bool has_bands() const { return has_day_bands || has_night_bands; }
+  // The instrument records only what glows then.
+  bool is_of_the_night() const { return !has_day_bands && has_night_bands; }
+};
+
+Result<SwathFile> look_at(const os::Path& path) {
+  const auto name = path.filename().string();
+  const auto time = time_in(name);
+  if (!time) {
+    return bad(
+        fmt::format(
+            "{}: no time like A2014001.0012 in its name", path.string()));
+  }
+  LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
+  return SwathFile{
+      path,
+      *time,
+      product_in(name, *time),
+      has_band_of(file, 1, kLastBandOfDay),
+      has_band_of(file, kLastBandOfDay + 1, kBands),
+      set_named(file, "latitude") && set_named(file, "longitude")};
 }
 
-// What rows are of: with other settings, or when more of the track has come,
-// they are done again.
+// Where a file's pixels lie: as it says itself, else another of its time and
+// product, else one whose product has no bands there. Two satellites may share
+// a folder, and nobody would notice the other's places.
+Result<os::Path> places_of(
+    const SwathFile& bands,
+    const std::vector<SwathFile>& minute) {
+  if (bands.has_places) {
+    return bands.path;
+  }
+  std::vector<os::Path> own;
+  std::vector<os::Path> unclaimed;
+  for (const auto& file : minute) {
+    const bool taken = std::ranges::any_of(minute, [&](const auto& other) {
+      return other.has_bands() && other.product == file.product;
+    });
+    if (file.has_places && file.product == bands.product) {
+      own.push_back(file.path);
+    } else if (file.has_places && !taken) {
+      unclaimed.push_back(file.path);
+    }
+  }
+  const auto& candidates = own.empty() ? unclaimed : own;
+  if (candidates.size() == 1) {
+    return candidates.front();
+  }
+  if (candidates.empty()) {
+    return bad(
+        fmt::format(
+            "{}: no file of {} has its latitude and longitude",
+            bands.path.string(),
+            bands.time));
+  }
+  std::vector<std::string> names;
+  for (const auto& path : candidates) {
+    names.push_back(path.filename().string());
+  }
+  return bad(
+      fmt::format(
+          "{}: several files of {} have a latitude and longitude: {}; "
+          "accepted: one of its product, as VNP03MOD is of VNP02MOD",
+          bands.path.string(),
+          bands.time,
+          fmt::join(names, ", ")));
+}
+
+// What rows are of: with other settings or places, or when more of the track
+// has come, they are done again.
 std::map<std::string, std::string> made_with(
+    const Granule& granule,
     const CollocationOptions& options,
     uint64_t profiles) {
   return {
       {"kilometres", fmt::format("{}", options.kilometres)},
       {"window_seconds", fmt::format("{}", to_seconds(options.window))},
+      {"places", granule.places.filename().string()},
       {"profiles", fmt::format("{}", profiles)}};
 }
 
@@ -239,41 +332,27 @@ std::map<std::string, std::string> made_with(
 Result<std::vector<Granule>> find_granules(const CollocationOptions& options) {
   LOCKSTEP_ASSIGN(
       const auto paths, files_in(options.viirs, ".nc", "collocate.viirs"));
+  std::vector<SwathFile> files;
+  std::map<std::string, std::vector<SwathFile>> minutes;
+  for (const auto& path : paths) {
+    LOCKSTEP_ASSIGN(const auto file, look_at(path));
+    minutes[file.time].push_back(file);
+    files.push_back(file);
+  }
   std::vector<Granule> granules;
   std::vector<os::Path> night;
-  for (const auto& path : paths) {
-    const auto time = time_in(path.filename().string());
-    if (!time) {
-      return bad(
-          fmt::format(
-              "{}: no time like A2014001.0012 in its name", path.string()));
-    }
-    LOCKSTEP_ASSIGN(const auto file, Hdf5File::open(path));
-    if (has_places_alone(file)) {
+  for (const auto& file : files) {
+    // Whatever else lacks a band is told when it is read.
+    if (file.has_places && !file.has_bands()) {
       continue;
     }
-    if (is_of_the_night(file)) {
-      night.push_back(path);
+    if (file.is_of_the_night()) {
+      night.push_back(file.path);
       continue;
     }
-    Granule granule{path, {}, *time, begin_of(*time)};
-    for (const auto& other : paths) {
-      if (time_in(other.filename().string()) != time) {
-        continue;
-      }
-      LOCKSTEP_ASSIGN(const auto places, Hdf5File::open(other));
-      if (set_named(places, "latitude")) {
-        granule.places = other;
-      }
-    }
-    if (granule.places.empty()) {
-      return bad(
-          fmt::format(
-              "{}: no file of {} has its latitude and longitude",
-              path.string(),
-              *time));
-    }
-    granule.rows = options.rows / (path.stem().string() + ".h5");
+    LOCKSTEP_ASSIGN(const auto places, places_of(file, minutes[file.time]));
+    Granule granule{file.path, places, file.time, begin_of(file.time)};
+    granule.rows = options.rows / (file.path.stem().string() + ".h5");
     granules.push_back(std::move(granule));
   }
   if (!night.empty()) {
@@ -305,7 +384,8 @@ bool is_done(
     return true;  // of a track that is here no longer
   }
   const auto file = Hdf5File::open(granule.rows);
-  const auto made = made_with(options, static_cast<uint64_t>(profiles));
+  const auto made =
+      made_with(granule, options, static_cast<uint64_t>(profiles));
   return file && std::ranges::all_of(made, [&](const auto& one) {
            return file->text(one.first) == one.second;
          });
@@ -319,7 +399,6 @@ Result<Track> read_tracks(const CollocationOptions& options) {
     LOCKSTEP_TRY(add_track(path, track));
   }
   track.ascending = track.time;
-  std::erase_if(track.ascending, [](double time) { return std::isnan(time); });
   std::ranges::sort(track.ascending);
   return track;
 }
@@ -372,7 +451,7 @@ Result<CollocationCount> collocate_granule(
     column.values = std::move(kept);
   }
   count.rows = columns.back().values.size();
-  auto attributes = made_with(options, count.profiles);
+  auto attributes = made_with(granule, options, count.profiles);
   attributes["granule"] = granule.time;
   attributes["bands"] = granule.bands.filename().string();
   LOCKSTEP_TRY(write_hdf5(granule.rows, columns, attributes));

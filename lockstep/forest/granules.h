@@ -30,14 +30,14 @@ struct CollocationOptions {
 // seconds), from "A2014001.0012" in its name.
 struct Granule {
   os::Path bands;
-  os::Path places;  // the same file, or the one of the same time that has them
+  os::Path places;  // the same file, or one of its time and product
   std::string time;
   double begin = 0;
   os::Path rows{};  // what it becomes
 };
 
 // By name, those that are done already, too. Errors: a folder without granules,
-// a band file whose places are missing.
+// a band file whose places are missing, or may be in several files.
 Result<std::vector<Granule>> find_granules(const CollocationOptions& options);
 
 struct CollocationCount {
@@ -46,7 +46,8 @@ struct CollocationCount {
   uint64_t rows = 0;      // of those, without fill values
 };
 
-// The lidar's track, read once for all granules.
+// The lidar's track, read once for all granules: the profiles that have a time,
+// a place and flags.
 struct Track {
   std::vector<double> time;  // Unix seconds
   std::vector<double> latitude;

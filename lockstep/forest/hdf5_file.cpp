@@ -1,11 +1,15 @@
 #include "lockstep/forest/hdf5_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <hdf5.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <mutex>
+
+#include "lockstep/forest/utf8.h"
 
 namespace lockstep::forest {
 namespace {
@@ -46,6 +50,51 @@ std::vector<uint64_t> shape_of(hid_t set) {
     H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
   }
   return {sizes.begin(), sizes.end()};
+}
+
+bool is_here(H5Z_filter_t filter) {
+  return H5Zfilter_avail(filter) > 0;
+}
+
+// The filters of HDF5 itself that this build of it has.
+std::string filters_here() {
+  const std::pair<H5Z_filter_t, const char*> own[] = {
+      {H5Z_FILTER_DEFLATE, "gzip"},
+      {H5Z_FILTER_SZIP, "szip"},
+      {H5Z_FILTER_SHUFFLE, "shuffle"},
+      {H5Z_FILTER_FLETCHER32, "fletcher32"},
+      {H5Z_FILTER_SCALEOFFSET, "scale-offset"}};
+  std::vector<std::string> names;
+  for (const auto& [filter, name] : own) {
+    if (is_here(filter)) {
+      names.push_back(name);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// The name of a data set's first filter that is not here; empty: all are.
+std::string absent_filter(hid_t set) {
+  const Handle list(H5Dget_create_plist(set), H5Pclose);
+  const int count = list.good() ? H5Pget_nfilters(list) : 0;
+  for (int i = 0; i < count; ++i) {
+    unsigned flags = 0;
+    size_t values = 0;  // none of them is asked for
+    std::array<char, 64> name{};
+    const auto filter = H5Pget_filter2(
+        list,
+        static_cast<unsigned>(i),
+        &flags,
+        &values,
+        nullptr,
+        name.size() - 1,
+        name.data(),
+        nullptr);
+    if (filter >= 0 && !is_here(filter)) {
+      return name[0] == '\0' ? fmt::format("filter {}", filter) : name.data();
+    }
+  }
+  return "";
 }
 
 // Data sets by what they hold.
@@ -129,13 +178,31 @@ struct Hdf5File::Impl {
             from, H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr) <
             0 ||
         H5Dread(set, type, to, from, H5P_DEFAULT, values.data()) < 0) {
+      return unread(set, name);
+    }
+    return values;
+  }
+
+  // The library fails alike for what is torn and for what it cannot unpack.
+  Error unread(hid_t set, const std::string& name) const {
+    const auto filter = absent_filter(set);
+    if (filter.empty()) {
       return bad(
           fmt::format(
               "{}: '{}' cannot be read; the file is damaged or cut off",
               path,
               name));
     }
-    return values;
+    return Error(
+               ErrorCode::kInvalidInput,
+               fmt::format(
+                   "{}: '{}' is compressed with {}, which is not supported; "
+                   "accepted: {}",
+                   path,
+                   name,
+                   printable(filter),
+                   filters_here()))
+        .with_fix("write it again with gzip (h5py: compression='gzip')");
   }
 };
 

@@ -28,11 +28,12 @@ bool readable(const os::Path& path) {
              lower(path.extension().string())) != kEndings.end();
 }
 
-// Files of equal columns as one table.
+// Files of equal columns as one table. Without `labels` it has none: those that
+// nobody requires may be words here, numbers there, and absent elsewhere.
 class Folder : public TableFile {
  public:
-  explicit Folder(std::vector<std::unique_ptr<TableFile>> files)
-      : files_(std::move(files)) {
+  Folder(std::vector<std::unique_ptr<TableFile>> files, bool labels)
+      : files_(std::move(files)), labels_(labels) {
     for (const auto& file : files_) {
       starts_.push_back(rows_);
       rows_ += file->num_rows();
@@ -42,8 +43,12 @@ class Folder : public TableFile {
     return files_.front()->features();
   }
   uint64_t num_rows() const override { return rows_; }
-  bool has_label() const override { return files_.front()->has_label(); }
-  bool has_text() const override { return files_[file_of(0)]->has_text(); }
+  bool has_label() const override {
+    return labels_ && files_.front()->has_label();
+  }
+  bool has_text() const override {
+    return labels_ && files_[file_of(0)]->has_text();
+  }
   uint64_t first_text() const override {
     const size_t i = file_of(0);
     return starts_[i] + files_[i]->first_text();
@@ -59,8 +64,10 @@ class Folder : public TableFile {
         to.insert(to.end(), from.begin(), from.end());
       };
       append(block.features, more.features);
-      append(block.numbers, more.numbers);
-      append(block.texts, more.texts);
+      if (labels_) {
+        append(block.numbers, more.numbers);
+        append(block.texts, more.texts);
+      }
       block.rows += more.rows;
       first += more.rows;
     }
@@ -79,6 +86,7 @@ class Folder : public TableFile {
         starts_.begin() - 1);
   }
   std::vector<std::unique_ptr<TableFile>> files_;
+  bool labels_;
   std::vector<uint64_t> starts_;
   uint64_t rows_ = 0;
 };
@@ -108,8 +116,8 @@ Result<std::unique_ptr<TableFile>> open_folder(
               one.string(),
               first.string()));
     }
-    const bool other_kind =
-        filled != nullptr && filled->has_text() != file->has_text();
+    const bool other_kind = options.label_required && filled != nullptr &&
+                            filled->has_text() != file->has_text();
     if (other_kind && file->num_rows() > 0) {
       return bad(
           fmt::format(
@@ -131,7 +139,7 @@ Result<std::unique_ptr<TableFile>> open_folder(
             path.string(),
             ".csv, .npy, .h5, .hdf5"));
   }
-  return std::make_unique<Folder>(std::move(files));
+  return std::make_unique<Folder>(std::move(files), options.label_required);
 }
 
 class Selected : public TableFile {

@@ -44,6 +44,8 @@ struct TableOptions {
   // Name of a column (CSV, HDF5), its number (NPY, -1: the last), or another
   // .npy with one number a row. Empty: no labels, every column is a feature.
   std::string label = "label";
+  // Where it is not, files of a folder may have labels of other kinds, or none:
+  // the folder has none.
   bool label_required = true;
   // The features that are asked for; empty: all. Columns of a CSV that are not
   // among them need not be numbers. NPY has no names: where no label is

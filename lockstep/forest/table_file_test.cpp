@@ -281,6 +281,21 @@ TEST_F(TableTest, AnEmptyFileOfAFolderHasNoKindOfLabels) {
   EXPECT_EQ((*table)->read(0, 9)->texts, std::vector<std::string>{"red"});
 }
 
+TEST_F(TableTest, LabelsOfAFolderThatNobodyNeedsMayDiffer) {
+  write("a.csv", "x,label\n1,red\n2,green\n");
+  write("b.csv", "x\n3\n");
+  write("c.csv", "x,label\n4,7\n");
+  auto table = open_table(folder_.path(), {.label_required = false});
+  ASSERT_TRUE(table) << table.error().to_string();
+  EXPECT_FALSE((*table)->has_label());
+  EXPECT_FALSE((*table)->has_text());
+  const auto block = (*table)->read(0, 9);
+  ASSERT_TRUE(block) << block.error().to_string();
+  EXPECT_EQ(block->features, (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_TRUE(block->texts.empty() && block->numbers.empty());
+  EXPECT_THAT(open_error(folder_.path(), "label"), HasSubstr("no such column"));
+}
+
 TEST_F(TableTest, RanksReadTheSameRowsAndEdges) {
   std::string text = "x,y,label\n";
   for (int i = 0; i < 500; ++i) {

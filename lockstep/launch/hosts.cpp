@@ -91,16 +91,19 @@ Result<HostSlots> parse_host(std::string_view text, const std::string& place) {
             shown(text)));
   }
   if (has_slots) {
-    LOCKSTEP_ASSIGN(host.slots, parse_slots(slots, place));
+    LOCKSTEP_ASSIGN(
+        host.slots,
+        parse_slots(slots, fmt::format("{}: {}", place, shown(text))));
   }
   return host;
 }
 
 }  // namespace
 
-Result<std::vector<HostSlots>> parse_hosts(std::string_view text) {
+Result<std::vector<HostSlots>> parse_hosts(
+    std::string_view text,
+    const std::string& place) {
   std::vector<HostSlots> hosts;
-  const std::string place = "--hosts";
   std::string_view rest = text;
   while (true) {
     const size_t end = std::min(rest.find(','), rest.size());

@@ -18,8 +18,11 @@ struct HostSlots {
   std::optional<int> slots;
 };
 
-// "a,b:4,user@c,[fe80::1]:2". A host twice is an error.
-Result<std::vector<HostSlots>> parse_hosts(std::string_view text);
+// "a,b:4,user@c,[fe80::1]:2". A host twice is an error. `place`: where it was
+// written, which errors begin with.
+Result<std::vector<HostSlots>> parse_hosts(
+    std::string_view text,
+    const std::string& place = "--hosts");
 // '#' comments, blank lines, "host", "host slots=4", "host:4".
 Result<std::vector<HostSlots>> parse_hostfile(
     std::string_view text,

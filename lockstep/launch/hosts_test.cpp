@@ -49,6 +49,20 @@ TEST(Hosts, MistakesOnTheCommandLine) {
       parse_hosts("a,a:2").error().message(), HasSubstr("'a' stands twice"));
 }
 
+TEST(Hosts, MistakesBeginWithThePlaceAndShowTheItem) {
+  const auto message = [](const char* text, const std::string& place) {
+    const auto hosts = parse_hosts(text, place);
+    return hosts ? "" : hosts.error().message();
+  };
+  EXPECT_EQ(
+      message("a,b:0", "job.yaml:3: resources.hosts"),
+      "job.yaml:3: resources.hosts: 'b:0': '0' is not a number of slots; "
+      "accepted: 1 to 4096");
+  EXPECT_EQ(
+      message("a,[::1]:x", "--hosts"),
+      "--hosts: '[::1]:x': 'x' is not a number of slots; accepted: 1 to 4096");
+}
+
 TEST(Hosts, FromAFile) {
   const auto hosts = parse_hostfile(
                          "# my machines\n"

@@ -316,6 +316,9 @@ void Fsdp::State::start_pass() {
 
 void Fsdp::State::take_buffer(size_t unit) {
   Course& course = courses[unit];
+  if (unit == reducing) {
+    finish_reduction();  // of the batch before; a single block meets itself
+  }
   if (course.gradients.defined()) {
     return;
   }

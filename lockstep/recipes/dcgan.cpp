@@ -61,6 +61,7 @@ class DcganRecipe : public train::Recipe {
 
   std::string name() const override { return "dcgan"; }
   data::Loader& loader() override { return *loader_; }
+  train::Datasets datasets() const override { return {training_, held_out_}; }
   std::vector<std::string> metrics() const override {
     return {"loss_d", "loss_g", "d_x", "d_g_z1", "d_g_z2"};
   }
@@ -184,9 +185,9 @@ DcganConfig::DcganConfig() {
 }
 
 void DcganConfig::Model::bind(config::Binder& b) {
-  b.field("nz", nz, "length of the noise", config::at_least(1));
-  b.field("ngf", ngf, "width of the generator", config::at_least(1));
-  b.field("ndf", ndf, "width of the discriminator", config::at_least(1));
+  b.field("nz", nz, "length of the noise", config::between(1, 65536));
+  b.field("ngf", ngf, "width of the generator", config::between(1, 65536));
+  b.field("ndf", ndf, "width of the discriminator", config::between(1, 65536));
 }
 
 void DcganConfig::bind(config::Binder& b) {

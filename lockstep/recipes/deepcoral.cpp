@@ -70,6 +70,9 @@ class DeepcoralRecipe : public train::Recipe {
 
   std::string name() const override { return "deepcoral"; }
   data::Loader& loader() override { return *source_; }
+  train::Datasets datasets() const override {
+    return {domains_.source, domains_.target};
+  }
   std::vector<std::string> metrics() const override {
     return TransferTrainer::metrics();
   }
@@ -243,7 +246,7 @@ void DeepcoralConfig::Model::bind(config::Binder& b) {
   b.choice(
       "backbone", backbone, models::backbone_names(), "torchvision's name");
   b.field("use_bottleneck", use_bottleneck, "a linear layer before the head");
-  b.field("bottleneck", bottleneck, "its width", config::at_least(1));
+  b.field("bottleneck", bottleneck, "its width", config::between(1, 65536));
   b.field("dropout", dropout, "of alexnet and dann", config::between(0, .99));
   b.field(
       "backbone_rate",

@@ -19,14 +19,16 @@ namespace fs = std::filesystem;
 using train::kBadInput;
 using train::TrainError;
 
+// Without the hidden ones, which tools leave anywhere.
 std::vector<std::string> folders_in(const fs::path& root) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(root, error), end; !error && it != end;
        it.increment(error)) {
     std::error_code ignored;
-    if (it->is_directory(ignored)) {
-      names.push_back(it->path().filename().string());
+    const auto name = it->path().filename().string();
+    if (!name.starts_with('.') && it->is_directory(ignored)) {
+      names.push_back(name);
     }
   }
   std::ranges::sort(names);

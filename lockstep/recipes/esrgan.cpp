@@ -103,6 +103,7 @@ class EsrganRecipe : public train::Recipe {
 
   std::string name() const override { return "esrgan"; }
   data::Loader& loader() override { return loader_; }
+  train::Datasets datasets() const override { return {training_, held_out_}; }
   std::vector<std::string> metrics() const override {
     return {"loss_g", "loss_d", "loss_content", "loss_adv", "loss_pixel"};
   }
@@ -187,6 +188,7 @@ class EsrganRecipe : public train::Recipe {
     auto loader = held_out_loader(1);
     loader.start(0);
     while (loader.next()) {}
+    train::agree_on_images({held_out_}, *context_.group);
   }
 
   at::Tensor enlarge(const at::Tensor& low) {
@@ -284,8 +286,9 @@ void EsrganConfig::Model::bind(config::Binder& b) {
       "residual_blocks",
       residual_blocks,
       "residual-in-residual dense blocks of the generator",
-      config::at_least(1));
-  b.field("filters", filters, "width of the generator", config::at_least(1));
+      config::between(1, 1024));
+  b.field(
+      "filters", filters, "width of the generator", config::between(1, 65536));
   b.field(
       "vgg",
       vgg,

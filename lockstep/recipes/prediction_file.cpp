@@ -3,8 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <string_view>
 #include <utility>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -25,6 +30,18 @@ bool same(const os::Path& one, const os::Path& other) {
 
 fs::path folder_of(const os::Path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+// A name that says something else than text would be read as such next time.
+Result<void> check_ending(const os::Path& target) {
+  constexpr std::array<std::string_view, 3> kOthers = {".npy", ".h5", ".hdf5"};
+  const auto ending = lower(target.extension().string());
+  if (std::ranges::find(kOthers, ending) != kOthers.end()) {
+    return refused(
+        target,
+        "a table as text is written; accepted: a name that ends in .csv");
+  }
+  return {};
 }
 
 // A new file there would be a part of the table next time.
@@ -62,6 +79,7 @@ Result<void> check_target(
       return refused(target, "is read by this very command");
     }
   }
+  LOCKSTEP_TRY(check_ending(target));
   return check_folder(target, inputs);
 }
 
@@ -75,6 +93,7 @@ Result<PredictionFile> PredictionFile::open(
   const os::Path real = absent ? target : followed;
   LOCKSTEP_TRY(check_target(real, inputs));
   // A link is a file of the folder that it lies in, wherever it leads.
+  LOCKSTEP_TRY(check_ending(target));
   LOCKSTEP_TRY(check_folder(target, inputs));
   const os::Path part =
       folder_of(real) /

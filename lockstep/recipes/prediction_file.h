@@ -15,8 +15,8 @@ namespace lockstep::recipes {
 class PredictionFile {
  public:
   // Refuses a target that is one of `inputs` (every file that is read, and the
-  // folders of tables), that lies in such a folder or in none, or that is there
-  // and no regular file.
+  // folders of tables), that lies in such a folder or in none, that is there
+  // and no regular file, or whose name says that it holds something else.
   static Result<PredictionFile> open(
       const os::Path& target,
       const std::vector<os::Path>& inputs);

@@ -27,6 +27,7 @@
 #include "lockstep/train/error.h"
 #include "lockstep/train/group.h"
 #include "lockstep/train/loop.h"
+#include "lockstep/train/memory.h"
 #include "lockstep/train/monitor.h"
 #include "lockstep/train/precision.h"
 #include "lockstep/train/step_graph.h"
@@ -492,10 +493,16 @@ int run_session(const Command& command) {
   } catch (const collective::CollectiveError& failure) {
     code = train::kLost;
     reason = failure.what();
-  } catch (const c10::Error& failure) {
-    reason = failure.what_without_backtrace();
   } catch (const std::exception& failure) {
-    reason = failure.what();
+    const auto* torch = dynamic_cast<const c10::Error*>(&failure);
+    reason = torch ? torch->what_without_backtrace() : failure.what();
+    if (train::is_out_of_memory(failure)) {
+      code = kBadInput;
+      reason = fmt::format(
+          "this rank ran out of memory ({}); a smaller data.batch_size, "
+          "data.image_size or model needs less",
+          reason);
+    }
   }
   log_error(reason);
   close_failed(command, sitting, code, reason);

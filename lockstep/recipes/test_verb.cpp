@@ -163,10 +163,12 @@ int test_checkpoint(
        {},
        recipe.placements(),
        {},
-       recipe.classes()},
+       recipe.classes(),
+       recipe.model()},
       *context.group,
       /*weights_only=*/true);
   const auto result = recipe.evaluate();
+  train::agree_on_images(recipe.datasets(), *context.group);
   if (result.values.empty()) {
     throw TrainError(kBadInput, "'test' found no held-out samples");
   }

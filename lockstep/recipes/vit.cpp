@@ -58,6 +58,7 @@ class VitRecipe : public train::Recipe {
 
   std::string name() const override { return "vit"; }
   data::Loader& loader() override { return *loader_; }
+  train::Datasets datasets() const override { return {training_, test_}; }
   std::vector<std::string> metrics() const override {
     return {"loss", "accuracy"};
   }
@@ -120,6 +121,9 @@ class VitRecipe : public train::Recipe {
   }
   train::Evaluation evaluate() override;
   Best best() const override { return {"val_accuracy", false}; }
+  std::string model() const override {
+    return fmt::format("heads={}", config_.options(1, 1).heads);
+  }
   // With an average the plain names are the average's: what is tested and
   // published. The weights that training goes on with lie beside them.
   parallel::NamedTensors tensors() override {

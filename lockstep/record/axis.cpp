@@ -10,6 +10,15 @@ namespace lockstep::record {
 
 namespace {
 
+// A range this much smaller than its numbers has no extent: so few digits are
+// left of its ticks.
+constexpr double kFinest = 1e-9;
+// What is smaller is 0: near the least double steps vanish in rounding.
+constexpr double kLeast = 1e-300;
+// Up to here labels tell whole numbers apart.
+constexpr double kMostWhole = 1e12;
+constexpr double kMostTicks = 1000;
+
 double round_step(double rough) {
   const double power = std::pow(10.0, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
@@ -28,6 +37,12 @@ int decimals(double step) {
     ++count;
   }
   return count;
+}
+
+// That tell ticks up to `most` apart.
+int significant_digits(double most, double step) {
+  const double digits = std::ceil(std::log10(most / step)) + 2;
+  return digits > 3 ? static_cast<int>(std::min(digits, 17.0)) : 3;
 }
 
 std::vector<std::string> label_all(
@@ -57,11 +72,12 @@ std::vector<std::string> label_all(
   }
   const bool tiny = most > 0 && most < 1e-3;
   const bool huge = most >= 1e16;
+  const int digits = significant_digits(most, step);
   for (const double tick : ticks) {
     if (std::abs(tick) < step * 1e-6) {
       labels.emplace_back("0");
     } else if (tiny || huge) {
-      labels.push_back(fmt::format("{:.3g}", tick));
+      labels.push_back(fmt::format("{:.{}g}", tick, digits));
     } else {
       labels.push_back(
           fmt::format(
@@ -74,6 +90,30 @@ std::vector<std::string> label_all(
   return labels;
 }
 
+// Multiples of `step`. Where they could not be told apart there are none.
+std::vector<double> ticks_between(double low, double high, double step) {
+  std::vector<double> ticks;
+  const double first = std::ceil(low / step - 1e-6);
+  const double last = std::floor(high / step + 1e-6);
+  const double count = last - first + 1;
+  if (!(count > 0 && count <= kMostTicks)) {
+    return ticks;
+  }
+  // Counted by an integer: beyond 2^53 a double plus one is itself.
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    ticks.push_back((first + i) * step);
+  }
+  return ticks;
+}
+
+// What a flat line has above and below it. One step where steps can be seen.
+double room_around(double size, bool whole) {
+  if (whole && size < kMostWhole) {
+    return 1;
+  }
+  return size > 0 ? size * 0.1 : 0.5;
+}
+
 }  // namespace
 
 double Axis::position(double value) const {
@@ -83,10 +123,13 @@ double Axis::position(double value) const {
 }
 
 Axis linear_axis(double low, double high, int wanted, bool widen, bool whole) {
+  if (std::max(std::abs(low), std::abs(high)) < kLeast) {
+    low = high = 0;
+  }
   // A flat line sits in the middle of some room around it.
   const double size = std::max(std::abs(low), std::abs(high));
-  if (!(high - low > size * 1e-9)) {
-    const double room = whole ? 1 : size > 0 ? size * 0.1 : 0.5;
+  if (!(high - low > size * kFinest)) {
+    const double room = room_around(size, whole);
     low -= low == 0 ? 0 : room;
     high += room;
   }
@@ -107,11 +150,7 @@ Axis linear_axis(double low, double high, int wanted, bool widen, bool whole) {
   }
   axis.low = low;
   axis.high = high;
-  const double first = std::ceil(low / step - 1e-6);
-  const double last = std::floor(high / step + 1e-6);
-  for (double i = first; i <= last; ++i) {
-    axis.ticks.push_back(i * step);
-  }
+  axis.ticks = ticks_between(low, high, step);
   axis.labels = label_all(axis.ticks, step);
   return axis;
 }
@@ -119,11 +158,13 @@ Axis linear_axis(double low, double high, int wanted, bool widen, bool whole) {
 Axis log_axis(double low, double high) {
   Axis axis;
   axis.logarithmic = true;
-  if (!(high > low)) {
+  // Both ends may move by kFinest to a tick, which must not be the same one.
+  if (!(high > low * (1 + 10 * kFinest))) {
     low /= 2;
     high *= 2;
   }
-  const double decades = std::log10(high / low);
+  // Not of the quotient: it may be beyond what a double holds.
+  const double decades = std::log10(high) - std::log10(low);
   std::vector<double> factors = {1};
   if (decades < 1) {
     factors = {1, 2, 3, 4, 5, 6, 7, 8, 9};

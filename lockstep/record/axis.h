@@ -20,8 +20,9 @@ struct Axis {
 };
 
 // About `wanted` ticks at multiples of 1, 2, 2.5 or 5. With `widen` the range
-// grows to the next tick or gets some air. A range without extent gets one.
-// With `whole` no tick stands between whole numbers.
+// grows to the next tick or gets some air. A range without extent gets one, and
+// so does one that is a billionth of its numbers. With `whole` no tick stands
+// between whole numbers. Any finite numbers up to 1e300 give high > low.
 Axis linear_axis(
     double low,
     double high,
@@ -29,7 +30,8 @@ Axis linear_axis(
     bool widen,
     bool whole = false);
 
-// Ticks at powers of ten, with 2 and 5 between where there are few. low > 0.
+// Ticks at powers of ten, with 2 and 5 between where there are few. low > 0;
+// both between 1e-300 and 1e300.
 Axis log_axis(double low, double high);
 
 }  // namespace lockstep::record

@@ -194,8 +194,12 @@ Result<void> MetricsTable::add(
     int64_t step,
     int64_t epoch,
     const std::map<std::string, double>& values) {
+  // A second column of the same name would hide the row's own.
+  auto kept = values;
+  kept.erase("step");
+  kept.erase("epoch");
   bool append = appender_ != nullptr;
-  for (const auto& [name, value] : values) {
+  for (const auto& [name, value] : kept) {
     if (std::find(columns_.begin(), columns_.end(), name) == columns_.end()) {
       columns_.push_back(name);
       append = false;
@@ -206,15 +210,15 @@ Result<void> MetricsTable::add(
         return row.step < wanted;
       });
   if (place == rows_.end()) {
-    rows_.push_back({step, epoch, values});
+    rows_.push_back({step, epoch, kept});
   } else if (place->step == step) {
     place->epoch = epoch;
-    for (const auto& [name, value] : values) {
+    for (const auto& [name, value] : kept) {
       place->values[name] = value;
     }
     append = false;
   } else {
-    rows_.insert(place, {step, epoch, values});
+    rows_.insert(place, {step, epoch, kept});
     append = false;
   }
   if (!append) {

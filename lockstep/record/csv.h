@@ -28,8 +28,9 @@ class MetricsTable {
  public:
   static Result<MetricsTable>
   open(os::FileSystem& files, const os::Path& path, int64_t last_step = -1);
-  // Rows of one step are merged into one line. After an error the row is in
-  // memory and goes to the file with the next one.
+  // Rows of one step are merged into one line; values called "step" or "epoch"
+  // are passed over. After an error the row is in memory and goes to the file
+  // with the next one.
   Result<void>
   add(int64_t step, int64_t epoch, const std::map<std::string, double>& values);
   struct Row {

@@ -46,6 +46,17 @@ TEST(MetricsTable, MergesRowsOfAStep) {
   EXPECT_EQ(table->rows().size(), 3U);
 }
 
+TEST(MetricsTable, AMetricCalledAsARowsOwnHasNoColumn) {
+  os::FakeFileSystem files;
+  auto table = MetricsTable::open(files, kPath);
+  ASSERT_TRUE(table);
+  ASSERT_TRUE(table->add(2, 0, {{"epoch", 10}, {"step", 7}, {"loss", 0.5}}));
+  ASSERT_TRUE(table->add(2, 0, {{"epoch", 11}, {"acc", 1}}));
+  ASSERT_TRUE(table->add(3, 1, {{"step", 8}, {"loss", 0.25}}));
+  EXPECT_EQ(*files.read(kPath), "step,epoch,loss,acc\n2,0,0.5,1\n3,1,0.25,\n");
+  EXPECT_THAT(table->columns(), testing::ElementsAre("loss", "acc"));
+}
+
 TEST(MetricsTable, ReadsBackExactly) {
   os::FakeFileSystem files;
   const std::map<std::string, double> values = {

@@ -123,8 +123,10 @@ std::vector<Series> rank_lines(
   const double length = std::max(summary.end - summary.start, 1e-9);
   for (const auto& [rank, course] : story.ranks) {
     for (const auto& use : course.uses) {
-      const auto bucket = static_cast<int>(
-          (use.time - summary.start) / length * (kBuckets / 2.0));
+      // A clock may run before or after the launcher's start and end.
+      const double share =
+          std::clamp((use.time - summary.start) / length, 0.0, 1.0);
+      const auto bucket = static_cast<int>(share * (kBuckets / 2.0));
       Band& band = bands[bucket];
       const double seen = value(use.resource);
       band.low = band.count > 0 ? std::min(band.low, seen) : seen;
@@ -168,7 +170,7 @@ Picture rate_picture(const RunStory& story) {
   };
   std::map<int64_t, Bucket> buckets;
   const int64_t last = std::max<int64_t>(story.summary.steps, 1);
-  const int64_t size = (last + kBuckets - 1) / kBuckets;
+  const int64_t size = (last - 1) / kBuckets + 1;
   for (const auto& [rank, course] : story.ranks) {
     for (const auto& step : course.steps) {
       if (step.first || !(step.total > 0)) {

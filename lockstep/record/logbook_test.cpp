@@ -298,6 +298,51 @@ TEST_F(LogbookTest, AProgramWithoutEventsHasItsNameFromTheLauncher) {
   EXPECT_THAT(text, Not(HasSubstr("[samples]")));
 }
 
+TEST_F(LogbookTest, AClockThatTellsNoTimeDoesNotMakeTheRunLonger) {
+  for (const double odd : {-1e300, 1e300, -1e299, 1e12}) {
+    event(odd, 1, wire::Resource{100e6, 1, 0, 0});
+    event(odd, 0, wire::Phase{"odd"});
+  }
+  event(1, 0, wire::Init{"train", 2, 1e300, {}});
+  whole_run();
+  const auto summary = summarise(run_);
+  ASSERT_TRUE(summary);
+  EXPECT_DOUBLE_EQ(summary->start, kStart);
+  EXPECT_DOUBLE_EQ(summary->end, kStart + 10);
+  EXPECT_THAT(page(), HasSubstr("**Finished** in 10.0 s"));
+  const auto memory = os::real_files().read(run_.plots() / "memory.svg");
+  ASSERT_TRUE(memory);
+  EXPECT_LT(memory->size(), 20'000U);
+}
+
+TEST_F(LogbookTest, ARunWithoutATimeHasAPage) {
+  event(1e300, 0, wire::Init{"train", 1, 0, {}});
+  event(1e300, 0, wire::Exit{});
+  EXPECT_EQ(summarise(run_)->outcome, Outcome::kFinished);
+  EXPECT_THAT(page(), HasSubstr("| started | unknown |"));
+}
+
+// A program may count its steps by a clock of nanoseconds.
+TEST_F(LogbookTest, AnyStepHasAPage) {
+  for (const int64_t step :
+       {(int64_t{1} << 53) - 1,
+        int64_t{1'763'193'012'000'000'000},
+        INT64_MAX}) {
+    init(0, 1);
+    iterate(0, step, 0.5, 3);
+    iterate(0, step, 0.5, 4);
+    event(5, 0, wire::Metric{step, INT64_MAX, {{"loss", 0.5}, {"x", 5e-324}}});
+    event(6, 0, wire::Epoch{INT64_MAX, 1, INT64_MAX, 1});
+    EXPECT_THAT(page(), HasSubstr("(plots/losses.svg)"));
+    for (const char* name : {"losses.svg", "shares.svg", "throughput.svg"}) {
+      const std::string svg = *os::real_files().read(run_.plots() / name);
+      EXPECT_LT(svg.size(), 20'000U) << name;
+      EXPECT_THAT(svg, Not(HasSubstr("nan"))) << name;
+    }
+    std::filesystem::remove(run_.events());
+  }
+}
+
 TEST_F(LogbookTest, AKilledRunIsUnfinished) {
   init(0, 2);
   init(1, 2);

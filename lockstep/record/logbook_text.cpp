@@ -30,8 +30,12 @@ std::string code_block(std::string_view text, std::string_view language) {
   return fmt::format("{}{}\n{}\n{}\n", fence, language, text, fence);
 }
 
+bool is_time(double unix_seconds) {
+  return std::abs(unix_seconds) < 1e11;
+}
+
 std::string when(double unix_seconds) {
-  if (!(std::abs(unix_seconds) < 1e11)) {
+  if (!is_time(unix_seconds) || unix_seconds == 0) {
     return "unknown";
   }
   return fmt::format(

@@ -13,11 +13,14 @@ namespace lockstep::record {
 std::string cell(std::string_view text);
 // A block of code that no line of the text can end.
 std::string code_block(std::string_view text, std::string_view language);
-std::string when(double unix_seconds);  // "2026-11-15 08:30:12 UTC"
-std::string length(double seconds);     // "2m 05s"
-std::string grouped(int64_t value);     // "1,234,567"
-std::string number(double value);       // four digits, or grouped
-std::string bytes(double count);        // "-" for none
+// Whether seconds since 1970 are of years that people write.
+bool is_time(double unix_seconds);
+// "2026-11-15 08:30:12 UTC"; "unknown" for what is no time, and for 0.
+std::string when(double unix_seconds);
+std::string length(double seconds);  // "2m 05s"
+std::string grouped(int64_t value);  // "1,234,567"
+std::string number(double value);    // four digits, or grouped
+std::string bytes(double count);     // "-" for none
 std::string plural(int64_t count, std::string_view what);  // "3 ranks"
 
 }  // namespace lockstep::record

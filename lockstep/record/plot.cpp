@@ -110,7 +110,8 @@ Lines pixel_lines(
   return lines;
 }
 
-// Mean over a centred window of points; NaN stays where it was.
+// Mean over a centred window of points; what is not drawn stays where it was,
+// so that it does not drown the others in the sums.
 std::vector<double> moving_mean(const std::vector<double>& y) {
   const auto half = static_cast<std::ptrdiff_t>(
       std::max<size_t>(y.size() / kWindowsAcross / 2, 1));
@@ -118,9 +119,9 @@ std::vector<double> moving_mean(const std::vector<double>& y) {
   std::vector<double> sums(y.size() + 1, 0);
   std::vector<double> numbers(y.size() + 1, 0);
   for (size_t i = 0; i < y.size(); ++i) {
-    const bool finite = std::isfinite(y[i]);
-    sums[i + 1] = sums[i] + (finite ? y[i] : 0);
-    numbers[i + 1] = numbers[i] + (finite ? 1 : 0);
+    const bool counts = drawable(0, y[i], false);
+    sums[i + 1] = sums[i] + (counts ? y[i] : 0);
+    numbers[i + 1] = numbers[i] + (counts ? 1 : 0);
   }
   std::vector<double> mean(y.size());
   for (std::ptrdiff_t i = 0; i < count; ++i) {
@@ -128,7 +129,7 @@ std::vector<double> moving_mean(const std::vector<double>& y) {
         static_cast<size_t>(std::max<std::ptrdiff_t>(i - half, 0));
     const auto to = static_cast<size_t>(std::min(i + half + 1, count));
     const auto at = static_cast<size_t>(i);
-    mean[at] = std::isfinite(y[at])
+    mean[at] = drawable(0, y[at], false)
                    ? (sums[to] - sums[from]) / (numbers[to] - numbers[from])
                    : y[at];
   }

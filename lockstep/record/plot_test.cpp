@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "lockstep/record/axis.h"
 #include "lockstep/record/svg.h"
@@ -54,6 +55,66 @@ TEST(Axis, ARangeWithoutExtentGetsOne) {
     EXPECT_GE(axis.high, value);
     EXPECT_GE(axis.ticks.size(), 2U) << value;
   }
+}
+
+// Each had ticks without end, or a range that was lost in rounding.
+TEST(Axis, EveryNumberHasAFewTicks) {
+  for (const double value :
+       {5e-324,
+        -5e-324,
+        1e-310,
+        1e9,
+        9007199254740991.0,
+        9007199254740992.0,
+        1.7e18,
+        -1.7e18,
+        9223372036854775807.0,
+        1e300,
+        -1e300}) {
+    for (const bool widen : {false, true}) {
+      for (const bool whole : {false, true}) {
+        const Axis axis = linear_axis(value, value, 8, widen, whole);
+        EXPECT_LT(axis.low, axis.high) << value;
+        EXPECT_GE(axis.position(value), -1e-9) << value;
+        EXPECT_LE(axis.position(value), 1 + 1e-9) << value;
+        EXPECT_GE(axis.ticks.size(), 1U) << value;
+        EXPECT_LE(axis.ticks.size(), 30U) << value;
+        EXPECT_EQ(axis.labels.size(), axis.ticks.size()) << value;
+      }
+    }
+  }
+}
+
+TEST(Axis, ANarrowRangeOfLargeNumbersHasAFewTicks) {
+  struct Ends {
+    double low, high;
+  };
+  for (const auto& [low, high] :
+       {Ends{9007199254740990.0, 9007199254740992.0},
+        Ends{1.7e18, 1.7e18 + 256},
+        Ends{1.7e18, 1.7e18 + 2e9},
+        Ends{1.7e18, 1.7e18 + 3.6e12},
+        Ends{-1e300, 1e300},
+        Ends{1e-320, 2e-320}}) {
+    const Axis axis = linear_axis(low, high, 8, false, true);
+    EXPECT_LT(axis.low, axis.high) << low;
+    EXPECT_GE(axis.ticks.size(), 2U) << low;
+    EXPECT_LE(axis.ticks.size(), 30U) << low;
+    const std::set<std::string> labels(axis.labels.begin(), axis.labels.end());
+    EXPECT_EQ(labels.size(), axis.ticks.size()) << low;
+  }
+}
+
+TEST(Axis, LogRangesOfAnyWidthHaveAnExtent) {
+  for (const double high : {3.0, 3 * (1 + 1e-12), 3 * (1 + 1e-8), 1e299}) {
+    const Axis axis = log_axis(3, high);
+    EXPECT_LT(axis.low, axis.high) << high;
+    EXPECT_TRUE(std::isfinite(axis.position(3))) << high;
+  }
+  const Axis widest = log_axis(1e-299, 1e299);
+  EXPECT_GE(widest.ticks.size(), 2U);
+  EXPECT_LE(widest.ticks.size(), 30U);
+  EXPECT_NEAR(widest.position(1), 0.5, 0.1);
 }
 
 TEST(Axis, LogTicksArePowersOfTen) {
@@ -138,6 +199,34 @@ TEST(Plot, AnyNumbersGiveAPicture) {
   EXPECT_THAT(plot_svg({}, {}), HasSubstr("no data"));
 }
 
+TEST(Plot, AnyStepGivesAPicture) {
+  for (const double step :
+       {9007199254740991.0, 1763193012e9, 9223372036854775807.0, 1e299}) {
+    for (const double value : {0.5, 5e-324, 9e299}) {
+      for (const bool log_y : {false, true}) {
+        const std::string svg =
+            plot_svg({{"x", {step}, {value}}}, {.title = "t", .log_y = log_y});
+        EXPECT_LT(svg.size(), 20'000U) << step;
+        EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+        EXPECT_THAT(svg, Not(HasSubstr("nan")));
+        EXPECT_THAT(svg, Not(HasSubstr("inf")));
+      }
+    }
+  }
+}
+
+TEST(Plot, ANumberThatIsNotDrawnDoesNotBendTheMean) {
+  Series series{"x", {}, {}};
+  for (int i = 0; i < 100; ++i) {
+    series.x.push_back(i);
+    series.y.push_back(1);
+  }
+  series.y[20] = 1.7e308;
+  const std::string svg = plot_svg({series}, {.smooth = true});
+  series.y[20] = std::nan("");
+  EXPECT_EQ(svg, plot_svg({series}, {.smooth = true}));
+}
+
 TEST(Plot, NineSeriesDiffer) {
   std::vector<Series> series;
   for (int i = 0; i < 9; ++i) {
@@ -204,6 +293,11 @@ TEST(Bars, OddInputGivesAPicture) {
   bars.parts = {"a"};
   bars.rows = {{"x", {}}, {"y", {std::nan("")}}, {"z", {-1}}};
   EXPECT_THAT(bars_svg(bars), HasSubstr("no data"));
+  for (const double value : {5e-324, 1e300}) {
+    bars.rows = {{"x", {value}}};
+    EXPECT_LT(bars_svg(bars).size(), 20'000U) << value;
+    EXPECT_THAT(bars_svg(bars), Not(HasSubstr("nan")));
+  }
   bars.rows.assign(1000, {"x", {1}});
   EXPECT_THAT(bars_svg(bars), HasSubstr("first 128 of 1000"));
 }

@@ -10,6 +10,7 @@
 
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/record/logbook_text.h"
 
 namespace lockstep::record {
 
@@ -22,22 +23,29 @@ bool was_stopped(const RunSummary::RankRow& row) {
          row.exit_reason.starts_with("stopped after ");
 }
 
+// A stranger's numbers may be any: a sum that is too large stays the largest.
+int64_t plus(int64_t left, int64_t right) {
+  int64_t sum = 0;
+  if (__builtin_add_overflow(left, right, &sum)) {
+    return right > 0 ? INT64_MAX : INT64_MIN;
+  }
+  return sum;
+}
+
 class Gatherer {
  public:
   RunStory story;
 
   void take(const wire::Event& event) {
-    RunSummary& summary = story.summary;
-    double time = event.time;
-    if (const auto* init = std::get_if<wire::Init>(&event.body)) {
-      time -= init->seconds;
-    }
-    if (!std::isfinite(time)) {
+    if (!std::isfinite(event.time)) {
       return;
     }
-    summary.start = any_ ? std::min(summary.start, time) : time;
-    summary.end = any_ ? std::max(summary.end, event.time) : event.time;
     any_ = true;
+    stretch_to(event.time);
+    if (const auto* init = std::get_if<wire::Init>(&event.body);
+        init != nullptr && is_time(event.time)) {
+      stretch_to(event.time - std::max(init->seconds, 0.0));
+    }
     std::visit([&](const auto& body) { use(event, body); }, event.body);
   }
 
@@ -70,7 +78,7 @@ class Gatherer {
         summary.samples_per_second +=
             static_cast<double>(steady.samples) / steady.seconds;
       }
-      summary.samples += row.samples;
+      summary.samples = plus(summary.samples, row.samples);
       summary.starts = std::max(summary.starts, state.starts);
       summary.ranks.push_back(row);
     }
@@ -101,6 +109,17 @@ class Gatherer {
   }
 
  private:
+  // What a broken clock tells does not make the run longer.
+  void stretch_to(double time) {
+    if (!is_time(time)) {
+      return;
+    }
+    RunSummary& summary = story.summary;
+    summary.start = timed_ ? std::min(summary.start, time) : time;
+    summary.end = timed_ ? std::max(summary.end, time) : time;
+    timed_ = true;
+  }
+
   struct State {
     RunSummary::RankRow row;
     int starts = 0;
@@ -135,7 +154,7 @@ class Gatherer {
           continue;
         }
         sum->seconds += step.total;
-        sum->samples += step.samples;
+        sum->samples = plus(sum->samples, step.samples);
         ++sum->iterations;
       }
     }
@@ -172,7 +191,7 @@ class Gatherer {
     State& rank = state(event);
     auto& row = rank.row;
     ++row.iterations;
-    row.samples += iteration.samples;
+    row.samples = plus(row.samples, iteration.samples);
     row.data += iteration.data;
     row.compute += iteration.compute;
     row.communication += iteration.communication;
@@ -180,7 +199,7 @@ class Gatherer {
     row.total += iteration.total;
     RunSummary& summary = story.summary;
     summary.steps = std::max(summary.steps, iteration.step);
-    summary.epochs = std::max(summary.epochs, iteration.epoch + 1);
+    summary.epochs = std::max(summary.epochs, plus(iteration.epoch, 1));
     story.ranks[event.rank].steps.push_back(
         {iteration.step,
          iteration.samples,
@@ -200,7 +219,8 @@ class Gatherer {
     if (event.rank >= 0) {
       state(event);
     }
-    story.summary.epochs = std::max(story.summary.epochs, epoch.epoch + 1);
+    RunSummary& summary = story.summary;
+    summary.epochs = std::max(summary.epochs, plus(epoch.epoch, 1));
   }
 
   void use(const wire::Event&, const wire::Checkpoint& checkpoint) {
@@ -213,7 +233,9 @@ class Gatherer {
         std::max(row.peak_resident_bytes, resource.resident_bytes);
     row.gpu_memory_bytes =
         std::max(row.gpu_memory_bytes, resource.gpu_memory_bytes);
-    story.ranks[event.rank].uses.push_back({event.time, resource});
+    if (is_time(event.time)) {  // else it has no place in a course over time
+      story.ranks[event.rank].uses.push_back({event.time, resource});
+    }
   }
 
   void use(const wire::Event& event, const wire::Exit& exit) {
@@ -308,6 +330,7 @@ class Gatherer {
   }
 
   bool any_ = false;
+  bool timed_ = false;  // some event told a time
   std::map<int, State> rows_;
   std::map<int64_t, std::map<std::string, std::pair<double, double>>> metrics_;
 };

@@ -5,7 +5,7 @@
 // everything before it hands out a byte (header length, JSON, types, shapes
 // against offsets, holes and overlaps, file size) and never crashes on a
 // corrupt file: the error names the file and what is wrong. What we write
-// carries a checksum of its data, so a flipped bit is found too.
+// carries checksums of its data and its header, so a flipped bit is found too.
 
 #include <cstddef>
 #include <cstdint>

@@ -24,9 +24,10 @@ inline constexpr size_t kLengthBytes = 8;
 inline constexpr size_t kHeaderAlignment = 8;
 
 // The metadata that tells damage: CRC-32C of the data and of the header, eight
-// hex digits each. The second one, taken with zeros in place of both, says that
-// the header is still as it was written: what another program wrote anew and
-// took the metadata along for is not held to it.
+// hex digits each, the second one taken with zeros in place of both. It is the
+// last of the metadata, and these are the last of the header: where they are
+// not, another program wrote the header anew and took the metadata along, and
+// what it wrote is not held to the sums.
 inline constexpr std::string_view kSumName = "lockstep.crc32c";
 inline constexpr std::string_view kNoSum = "00000000 00000000";
 

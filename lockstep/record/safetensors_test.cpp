@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <random>
 
@@ -126,6 +127,64 @@ TEST(Safetensors, AFlippedBitIsFound) {
         file.error().to_string(), testing::HasSubstr("damaged after it was"));
     EXPECT_THAT(file.error().to_string(), testing::HasSubstr("a.safetensors"));
   }
+}
+
+// Of the length, the header and its padding. What is not found is in the name
+// of the sums: the file is then one without sums, and all else of it is whole.
+TEST(Safetensors, AFlippedBitOfTheHeaderIsFound) {
+  const TemporaryFolder folder;
+  const os::Path path = folder.path() / "a.safetensors";
+  // Data that could be padding of a header that is longer.
+  const std::vector<uint8_t> values(16, ' ');
+  const Metadata metadata = {{"lockstep.step", "12"}, {"note", "kept"}};
+  ASSERT_TRUE(write_safetensors(
+      os::real_files(), path, {view("w", "U8", {16}, values)}, metadata));
+  const std::string whole = *os::real_files().read(path);
+  const std::string name = "lockstep.crc32c";
+  const size_t from = whole.find(name);
+  ASSERT_NE(from, std::string::npos);
+  const size_t end = whole.size() - values.size();
+  ASSERT_EQ(whole[end - 1], ' ');  // the header has padding
+  for (size_t at = 0; at < end; ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      std::ofstream(path, std::ios::binary) << damaged;
+      const auto file = SafetensorsFile::open(path);
+      if (!file) {
+        EXPECT_EQ(file.error().code(), ErrorCode::kCorrupt);
+        continue;
+      }
+      ASSERT_GE(at, from) << whole.substr(8) << " bit " << bit;
+      ASSERT_LT(at, from + name.size()) << whole.substr(8) << " bit " << bit;
+      for (const auto& [key, value] : metadata) {
+        EXPECT_EQ(file->metadata().at(key), value);
+      }
+      ASSERT_EQ(file->tensors().size(), 1U);
+      ASSERT_EQ(file->tensors()[0].bytes.size(), values.size());
+      EXPECT_EQ(file->tensors()[0].name, "w");
+    }
+  }
+}
+
+TEST(Safetensors, ADamagedHeaderIsSaidToBe) {
+  const TemporaryFolder folder;
+  const os::Path path = folder.path() / "a.safetensors";
+  const std::vector<float> values(2, 1.5F);
+  ASSERT_TRUE(write_safetensors(
+      os::real_files(),
+      path,
+      {view("w", "F32", {2}, values)},
+      {{"note", "kept"}}));
+  std::string damaged = *os::real_files().read(path);
+  damaged[damaged.find("kept")] ^= 1;
+  damaged.back() ^= 1;  // such a header hid a flipped bit of the data, too
+  std::ofstream(path, std::ios::binary) << damaged;
+  const auto file = SafetensorsFile::open(path);
+  ASSERT_FALSE(file);
+  EXPECT_THAT(
+      file.error().to_string(),
+      testing::HasSubstr("the header was damaged after it was written"));
 }
 
 // Other programs change weights and take the metadata along.

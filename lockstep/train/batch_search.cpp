@@ -46,9 +46,14 @@ class Search {
 
   BatchFit run() {
     int64_t size = std::min(kFirst, options_.most);
+    if (options_.first > 0 || options_.deadly) {
+      begin_line();
+    }
     if (options_.first > 0) {
       size = std::min(options_.first, options_.most);
-      begin_line();
+    } else if (options_.deadly) {
+      // Half of it: a trial takes something however small it is.
+      size = std::clamp<int64_t>(safe_size() / 2, 1, size);
     }
     const int most_trials =
         options_.max_trials - std::min(kBack, options_.max_trials / 4);
@@ -66,6 +71,11 @@ class Search {
       }
       const int64_t gap = above_ - fit_.batch;
       const bool near = fits && peak >= kFull * budget_;
+      if (options_.deadly && fit_.batch > 0 && gap > 1 &&
+          safe_size() <= fit_.batch) {
+        fit_.largest = fit_.peak + options_.estimate > budget_;
+        break;
+      }
       if (wall_ && fit_.batch > 0 &&
           static_cast<double>(gap) <=
               std::max(1., options_.margin / 2 * fit_.batch)) {
@@ -102,6 +112,25 @@ class Search {
   void begin_line() {
     meter_.reset();
     points_.push_back({0, -agreed({-static_cast<double>(meter_.peak())})[0]});
+  }
+
+  // The largest that stays below the limit even when a sample takes twice what
+  // was estimated, or by the line from before the trials.
+  int64_t safe_size() const {
+    const double before = points_.front().peak;
+    const bool known = fit_.batch > 0;
+    const double peak = known ? fit_.peak : before;
+    double sample = 2 * options_.estimate;
+    if (known) {
+      const double steep = (peak - before) / static_cast<double>(fit_.batch);
+      sample = sample > 0 ? std::min(sample, steep) : steep;
+    }
+    if (sample <= 0) {
+      return known ? options_.most : 1;
+    }
+    const double more = std::max(0., limit_ - peak) / sample;
+    return fit_.batch + static_cast<int64_t>(
+                            std::min(more, static_cast<double>(options_.most)));
   }
 
   // There was less memory than the meter said, so it does not see all that
@@ -184,6 +213,9 @@ class Search {
     } else {
       const int64_t leap = points_.size() < 2 ? 2 : kLeap;
       size = above_ > options_.most ? low * leap : (low + above_) / 2;
+    }
+    if (options_.deadly) {
+      size = std::min(size, safe_size());
     }
     // From a few samples nobody sees thousands well.
     size = std::clamp(size, low + 1, std::min(above_ - 1, low * 16));

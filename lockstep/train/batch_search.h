@@ -23,6 +23,10 @@ struct BatchSearchOptions {
   double sample_bytes = 0;  // that a sample takes outside the trial (loader)
   int64_t first = 0;        // what is believed to fit; 0: nothing is known
   double limit = 0;         // bytes, where it is below the meter's; 0: not
+  double estimate = 0;      // bytes that a sample takes, roughly; 0: unknown
+  // Who takes more than the limit may be killed instead of refused (a CPU's
+  // memory is promised before it is there): no trial that might is made.
+  bool deadly = false;
   // Asked after each trial; a signal (0: none) on any rank ends the search on
   // all by a TrainError.
   std::function<int()> stop_signal{};

@@ -24,13 +24,14 @@ class LineMeter : public MemoryMeter {
   uint64_t limit() const override { return static_cast<uint64_t>(limit_); }
   void run(int64_t size) {
     tried.push_back(size);
-    const double need = base_ + slope_ * static_cast<double>(size);
+    const double need = base_ + fixed + slope_ * static_cast<double>(size);
     if (need > real) {
       throw std::bad_alloc();
     }
     peak_ = need;
   }
   double real = 1e18;  // where allocation itself fails
+  double fixed = 0;    // that a trial takes however small it is
   std::vector<int64_t> tried;
 
  private:
@@ -87,6 +88,40 @@ TEST(BatchSearch, NeverGoesAboveTheMost) {
     EXPECT_EQ(fit.batch, most);
     for (const int64_t size : meter.tried) {
       EXPECT_LE(size, most);
+    }
+  }
+}
+
+// Whoever goes beyond the limit is killed: no trial may, whether a sample takes
+// up to twice what was estimated or a part of it.
+TEST(BatchSearch, NeverRisksBeingKilled) {
+  for (const double slope : {.01, 2., 30., 90., 400., 1700.}) {
+    for (const double factor : {.55, 1., 4.}) {
+      for (const double fixed : {0., 500.}) {
+        LineMeter meter(200 * kMega, slope * kMega, 4000 * kMega);
+        meter.fixed = fixed * kMega;
+        BatchSearchOptions options;
+        options.most = 1 << 20;
+        options.deadly = true;
+        options.estimate = factor * slope * kMega;
+        const auto fit = find_batch(
+            [&meter](int64_t size) { meter.run(size); },
+            meter,
+            nullptr,
+            options);
+        for (const int64_t size : meter.tried) {
+          EXPECT_LE(200 + fixed + slope * static_cast<double>(size), 4000)
+              << size << " of " << slope << " by " << factor;
+        }
+        const double exact = (4000 * .9 - 200 - fixed) / slope;
+        EXPECT_LE(static_cast<double>(fit.batch), exact);
+        EXPECT_GE(
+            static_cast<double>(fit.batch),
+            std::min(exact - 8, exact * .97) - 1)
+            << slope << " by " << factor << " and " << fixed;
+        EXPECT_GE(fit.batch, 1);
+        EXPECT_LT(fit.trials, 16);
+      }
     }
   }
 }

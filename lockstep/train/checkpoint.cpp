@@ -148,6 +148,10 @@ void check_classes(
   while (at < ours.size() && at < theirs.size() && theirs[at] == wanted[at]) {
     ++at;
   }
+  // dump() calls itself for each level of what is nested.
+  const auto shown = [](const nlohmann::json& name) {
+    return name.is_string() ? name.dump() : "no name";
+  };
   throw TrainError(
       kBadInput,
       fmt::format(
@@ -156,9 +160,23 @@ void check_classes(
           reader.where(),
           theirs.size(),
           at,
-          at < theirs.size() ? theirs[at].dump() : "none",
+          at < theirs.size() ? shown(theirs[at]) : "none",
           ours.size(),
           at < ours.size() ? wanted[at].dump() : "none"));
+}
+
+// Checkpoints from before do not say.
+void check_model(const CheckpointReader& reader, const std::string& ours) {
+  const auto found = reader.metadata().find("lockstep.model");
+  if (found != reader.metadata().end() && found->second != ours) {
+    throw TrainError(
+        kBadInput,
+        fmt::format(
+            "{}: is of a model with {}, and this one has {}",
+            reader.where(),
+            found->second,
+            ours.empty() ? "none of it" : ours));
+  }
 }
 
 }  // namespace
@@ -196,6 +214,9 @@ record::Metadata describe(
   }
   if (!state.classes.empty()) {
     metadata["lockstep.classes"] = classes_text(state.classes);
+  }
+  if (!state.model.empty()) {
+    metadata["lockstep.model"] = state.model;
   }
   if (progress.best) {
     metadata["lockstep.best"] = fmt::format("{}", *progress.best);
@@ -402,6 +423,7 @@ Progress check_fits(
         placed == state.placements.end() ? item.tensor.sizes()
                                          : placed->second.sizes);
   }
+  check_model(reader, state.model);
   return progress;
 }
 

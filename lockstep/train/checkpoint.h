@@ -37,6 +37,7 @@ struct CheckpointState {
   parallel::Placements placements{};
   std::string run{};  // whose it is; all shards of one checkpoint have the same
   std::vector<std::string> classes{};  // of the labels, where those have names
+  std::string model{};  // what no tensor's shape shows of it: "heads=3"
 };
 
 // What its tensors take, the parts of all ranks together: near the size of the

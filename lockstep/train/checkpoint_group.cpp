@@ -75,7 +75,14 @@ CheckpointState collect_state(
     const CheckpointState& state,
     Communicator& group) {
   CheckpointState whole{
-      state.recipe, state.config, {}, {}, {}, state.run, state.classes};
+      state.recipe,
+      state.config,
+      {},
+      {},
+      {},
+      state.run,
+      state.classes,
+      state.model};
   const auto add = [&](const parallel::NamedTensors& from,
                        parallel::NamedTensors& to) {
     for (const auto& [name, tensor] : from) {

@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "lockstep/os/file.h"
+#include "lockstep/record/safetensors.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::train {
@@ -149,6 +151,24 @@ TEST_F(CheckpointFile, ALinkKeepsItsContentWhenTheFirstIsReplaced) {
   EXPECT_EQ(load_checkpoint(best, state).step, 1);
   link_checkpoint(path(), best);
   EXPECT_EQ(load_checkpoint(best, state).step, 2);
+}
+
+// A text of them would need a stack as deep as they are.
+TEST_F(CheckpointFile, ClassesThatAreNoNamesAreRefused) {
+  auto state = make(0);
+  state.classes = {"mug", "pen"};
+  save_checkpoint(path(), state, {});
+  const auto file = record::SafetensorsFile::open(path());
+  ASSERT_TRUE(file);
+  record::Metadata metadata = file->metadata();
+  metadata["lockstep.classes"] =
+      "[\"mug\"," + std::string(200'000, '[') + std::string(200'000, ']') + "]";
+  ASSERT_TRUE(
+      record::write_safetensors(
+          os::real_files(), path(), file->tensors(), metadata));
+  EXPECT_THAT(
+      refusal(state),
+      testing::HasSubstr("class 1 being no name, and the data has 2"));
 }
 
 }  // namespace

@@ -97,6 +97,8 @@ class Fitting {
             context.trainer.memory_limit)) {
     options_.margin = margin_of(context.device);
     options_.stop_signal = stop_signal;
+    options_.estimate = trial.estimate;
+    options_.deadly = context.device.is_cpu();
     if (context.device.is_cpu()) {
       // Batches ahead, the one in use, and those of an accumulated step.
       constexpr double kAhead = 4;

@@ -112,7 +112,8 @@ class Loop {
         recipe_.extra(),
         recipe_.placements(),
         run_id_,
-        recipe_.classes()};
+        recipe_.classes(),
+        recipe_.model()};
   }
   void start_balance();
   // Lets shares follow what the ranks were measured at.
@@ -446,6 +447,8 @@ bool Loop::run_epoch(Recorder& recorder) {
        progress_.step % trainer_.checkpoint_every == 0)) {
     save("periodic");
   }
+  // After what was learned is safe: too many of them end the run.
+  agree_on_images(recipe_.datasets(), group_);
   return !ended;
 }
 

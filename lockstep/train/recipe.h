@@ -17,6 +17,7 @@
 #include "lockstep/parallel/ddp.h"
 #include "lockstep/record/confusion.h"
 #include "lockstep/record/png.h"
+#include "lockstep/train/agree_on_images.h"
 #include "lockstep/train/config.h"
 
 namespace lockstep::train {
@@ -67,6 +68,8 @@ class Recipe {
   virtual ~Recipe() = default;
   virtual std::string name() const = 0;
   virtual data::Loader& loader() = 0;
+  // All that is read, so that ranks agree on what is no good in it.
+  virtual Datasets datasets() const = 0;
   virtual std::vector<std::string> metrics() const = 0;
   virtual StepOutput step(const StepInput& input) = 0;
 
@@ -94,6 +97,9 @@ class Recipe {
   virtual parallel::Placements placements() { return {}; }
   // What the labels mean: a checkpoint of other classes is refused.
   virtual std::vector<std::string> classes() const { return {}; }
+  // What no tensor's shape shows of the model ("heads=3"): a checkpoint of
+  // another one is refused.
+  virtual std::string model() const { return ""; }
 
   // Steps between pictures (0: none), and the pictures (rank 0 only).
   virtual int64_t draw_every() const { return 0; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -11,7 +12,9 @@
 namespace lockstep::wire {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// For reading: an ordered object copies its members when it grows, and a copy
+// calls itself for each level that a stranger nested.
+using Json = nlohmann::json;
 
 constexpr size_t kMaxLine = 1 << 20;
 
@@ -103,8 +106,13 @@ Error corrupt(const std::string& what) {
   return Error(ErrorCode::kCorrupt, "bad event: " + what);
 }
 
-// What was found, for messages; long strings are cut.
+// What was found, for messages; long strings are cut. Nested values are not
+// written out: dump() calls itself for each level.
 std::string shown(const Json& json) {
+  const auto nests = [](const Json& item) { return item.is_structured(); };
+  if (std::any_of(json.begin(), json.end(), nests)) {
+    return json.is_array() ? "[...]" : "{...}";
+  }
   std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
   return text.size() > 40 ? text.substr(0, 40) + "..." : text;
 }
@@ -206,7 +214,7 @@ bool may_drop(const EventBody& body) {
 }
 
 std::string to_json(const Event& event) {
-  Json json;
+  nlohmann::ordered_json json;
   json["v"] = kEventVersion;
   json["kind"] = kind(event.body);
   json["time"] = event.time;

@@ -189,6 +189,44 @@ TEST(Event, DeepNestingDoesNoHarm) {
   EXPECT_TRUE(parse_event(line));
 }
 
+// A copy or a text of such a value would need a stack as deep as it is.
+TEST(Event, DeepNestingInAnyPlaceDoesNoHarm) {
+  const size_t depth = 200'000;
+  const std::string lists = std::string(depth, '[') + std::string(depth, ']');
+  std::string objects;
+  for (size_t i = 0; i < depth / 2; ++i) {
+    objects += "{\"a\":";
+  }
+  objects += "1" + std::string(depth / 2, '}');
+  for (const auto& [deep, shown] :
+       {std::pair(lists, "[...]"), std::pair(objects, "{...}")}) {
+    const auto problem = [](const std::string& line) {
+      const auto parsed = parse_event(line);
+      EXPECT_FALSE(parsed);
+      return parsed ? "" : parsed.error().message();
+    };
+    EXPECT_THAT(
+        problem(R"({"v":1,"kind":"phase","name":)" + deep + "}"),
+        HasSubstr(std::string("'name' must be a string, found ") + shown));
+    EXPECT_THAT(
+        problem(R"({"v":1,"kind":)" + deep + "}"),
+        HasSubstr(std::string("'kind' must be a string, found ") + shown));
+    EXPECT_THAT(
+        problem(R"({"v":1,"kind":"metric","values":{"a":)" + deep + "}}"),
+        HasSubstr("'values' must be an object of numbers, found {...}"));
+    // Others come after it.
+    EXPECT_TRUE(parse_event(
+        R"({"x":)" + deep + R"(,"v":1,"y":2,"kind":"phase","name":"train"})"));
+  }
+}
+
+TEST(Event, WhatIsFlatIsShown) {
+  const auto parsed =
+      parse_event(R"({"v":1,"kind":"metric","values":{"a":"b"}})");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error().message(), HasSubstr(R"(found {"a":"b"})"));
+}
+
 TEST(Event, OnlyIterationsAndResourcesMayBeDropped) {
   EXPECT_TRUE(may_drop(Iteration{}));
   EXPECT_TRUE(may_drop(Resource{}));
