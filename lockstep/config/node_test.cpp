@@ -190,6 +190,16 @@ TEST(ParseYaml, DeepNestingIsRefused) {
     dotted += ".a";
   }
   EXPECT_THAT(error_of(dotted + ": 1"), HasSubstr("nested deeper"));
+  // Each is not too deep alone.
+  std::string half = "a";
+  for (int i = 0; i < 40; ++i) {
+    half += ".a";
+  }
+  EXPECT_THAT(
+      error_of(half + ": {" + half + ": 1}"), HasSubstr("nested deeper"));
+  EXPECT_FALSE(parse_override(half + "={" + half + ": 1}"));
+  const Node deepest = parsed("a: {" + half + ": 1}");
+  EXPECT_EQ(to_yaml(parsed(to_yaml(deepest))), to_yaml(deepest));
 }
 
 TEST(ParseYaml, AliasesThatExplodeAreRefused) {

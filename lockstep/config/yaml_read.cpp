@@ -294,7 +294,8 @@ class TreeBuilder : public YAML::EventHandler {
       }
       start = dot + 1;
     }
-    if (frames_.size() + parts.size() > kMaxDepth) {
+    // The value was read before its key was known to be several levels.
+    if (frames_.size() + parts.size() - 1 + depth_of(value) > kMaxDepth) {
       throw Refused{place, too_deep()};
     }
     Node nested = std::move(value);
@@ -473,7 +474,7 @@ Result<Node> parse_override(std::string_view argument) {
   for (const char c : key) {
     parts += c == '.';
   }
-  if (parts > kMaxDepth) {
+  if (parts - 1 + depth_of(leaf) > kMaxDepth) {
     return bad_at(place, fmt::format("deeper than {} levels", kMaxDepth));
   }
   LOCKSTEP_TRY(tree.set_path(key, std::move(leaf)));
