@@ -173,6 +173,12 @@ TEST(ParseYaml, BytesThatAreNotTextAreRefused) {
   EXPECT_EQ(at(parsed("a: \xc3\xa9\n"), "a").text(), "\xc3\xa9");
 }
 
+TEST(ParseYaml, EscapesAreUtf8) {
+  const Node node = parsed("a: \"x\\_y\\Nz\\x41\\u00e9\\L\"\n");
+  EXPECT_EQ(at(node, "a").text(), "x\xc2\xa0y\xc2\x85zA\xc3\xa9\xe2\x80\xa8");
+  EXPECT_EQ(at(parsed(to_yaml(node)), "a").text(), at(node, "a").text());
+}
+
 TEST(ParseYaml, DeepNestingIsRefused) {
   EXPECT_THAT(
       error_of("a: " + std::string(65, '[') + std::string(65, ']')),

@@ -81,6 +81,22 @@ Result<void> check_text(std::string_view text, const std::string& source) {
   return {};
 }
 
+// The escapes \N and \_ (a line's end and a space that does not break) come
+// from yaml-cpp as one byte of Latin-1, where the rest is UTF-8.
+std::string with_whole_escapes(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(std::string_view(text).substr(i));
+    if (length == 0) {
+      result += '\xc2';
+    }
+    const size_t taken = std::max<size_t>(length, 1);
+    result.append(text, i, taken);
+    i += taken;
+  }
+  return result;
+}
+
 size_t depth_of(const Node& node) {
   size_t deepest = 0;
   for (const auto& item : node.items()) {
@@ -127,7 +143,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (!quoted && is_null_word(value) && !awaits_key()) {
       add(Node::null(place(mark)), anchor);
     } else {
-      add(Node::scalar(value, place(mark), quoted), anchor);
+      add(Node::scalar(with_whole_escapes(value), place(mark), quoted), anchor);
     }
   }
 
