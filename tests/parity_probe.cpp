@@ -362,7 +362,7 @@ void run_deepcoral(
       lockstep::collective::ReduceOp::kSum);
   answer.add("metrics", means);
   if (metrics.size() > 1) {
-    trainer.average_statistics();
+    trainer.share_statistics();
     answer.add("final.", state);
   }
 }

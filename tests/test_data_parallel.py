@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from PIL import Image
-from trainer import DCGAN, VIT, events, metrics, rows, run_ranks, trained
+from trainer import DCGAN, VIT, Ranks, events, metrics, rows, run_ranks, trained
 
 # So small that fp32 weights stay as they are: a loss then names its sample.
 FROZEN = ["optim.lr=1e-30", "optim.weight_decay=0"]
@@ -183,3 +183,74 @@ def test_a_run_that_is_too_short_to_be_traced_says_so(tmp_path):
     words = [*VIT, "trainer.max_steps=3", "trainer.trace_steps=2", f"out={tmp_path / 'run'}"]
     told = trained(*words).stderr
     assert "nothing was traced" in told and "ended after 3 steps" in told
+
+
+def told_apart(tmp_path, words, texts):
+    """What two ranks say whose c.yaml differ, each in a folder of its own."""
+    folders = [tmp_path / f"host-{rank}" for rank in (0, 1)]
+    for folder, text in zip(folders, texts):
+        folder.mkdir(exist_ok=True)
+        (folder / "c.yaml").write_text(text)
+    words = [*words, "--config", "c.yaml"]
+    with Ranks(tmp_path, words, cwd=lambda rank: folders[rank]) as ranks:
+        assert ranks.wait() == [2, 2], ranks.output()
+        return ranks.output(0), ranks.output(1)
+
+
+@pytest.mark.parametrize(
+    "texts, said",
+    [
+        (["optim: {lr: 0.001}", "optim: {lr: 0.02}"], "optim.lr is 0.02 here, on rank 0 0.001"),
+        (["trainer: {seed: 1}", "trainer: {seed: 2}"], "trainer.seed is 2 here"),
+        (["data: {workers: 1}", "mixup: 0.5"], "mixup is 0.5 here, on rank 0 0"),
+    ],
+)
+def test_ranks_that_were_told_otherwise_do_not_begin(tmp_path, texts, said):
+    words = [*VIT, f"out={tmp_path / 'run'}"]
+    first, second = told_apart(tmp_path, words, texts)
+    assert said in second and "rank 1 has another configuration" in first
+
+
+def test_what_is_a_host_s_own_may_differ(tmp_path):
+    folders = [tmp_path / f"host-{rank}" for rank in (0, 1)]
+    for rank, folder in enumerate(folders):
+        folder.mkdir()
+        text = f"data: {{workers: {rank}}}\ntrainer: {{log_every: {rank + 1}}}\n"
+        (folder / "c.yaml").write_text(text)
+    words = [word for word in VIT if "log_every" not in word]
+    words += ["--config", "c.yaml", f"out={tmp_path / 'run'}"]
+    with Ranks(tmp_path, words, cwd=lambda rank: folders[rank]) as ranks:
+        ranks.done()
+
+
+@pytest.mark.parametrize("recipe", ["vit", "dcgan", "esrgan"])
+def test_ranks_that_see_other_data_do_not_begin(recipe, tmp_path):
+    """One image fewer, or as many in other classes."""
+    small = {
+        "vit": [word for word in VIT if not word.startswith("data=")],
+        "dcgan": [word for word in DCGAN if not word.startswith("data=")],
+        "esrgan": ["esrgan", "hr_height=16", "hr_width=16", "data.batch_size=2",
+                   "model.residual_blocks=1", "model.filters=4", "trainer.device=cpu"],
+    }[recipe]
+    for rank, last in [(0, "cow/5"), (1, "cow/6" if recipe == "esrgan" else "cat/9")]:
+        names = [f"{kind}/{i}" for kind in ("cat", "cow") for i in range(5)]
+        names += [last] if recipe != "esrgan" or rank else []
+        for name in names:
+            path = tmp_path / f"host-{rank}" / "set" / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (16, 16), (9, 9, 9)).save(path)
+    words = [*small, "data=folder", "data.root=set", f"out={tmp_path / 'run'}"]
+    for said in told_apart(tmp_path, words, ["{}", "{}"]):
+        assert "the data of rank 1 is not that of rank 0" in said
+
+
+def test_validation_does_not_depend_on_the_number_of_ranks(tmp_path):
+    """Fewer images are further apart: all are compared together."""
+    trained(*DCGAN, "trainer.max_epochs=1", f"out={tmp_path / 'run'}")
+    test = ["dcgan", "test", f"checkpoint={tmp_path / 'run/checkpoints/last.safetensors'}"]
+    found = [re.search(r"val_swd (\S+)", trained(*test).stdout)[1]]
+    for world in (2, 4):
+        said = run_ranks(tmp_path / str(world), test, world).output(0)
+        found.append(re.search(r"val_swd (\S+)", said)[1])
+    one, *others = map(float, found)
+    assert others == pytest.approx([one, one], rel=1e-4)

@@ -369,3 +369,16 @@ def test_hidden_folders_beside_the_images_are_passed_over(tmp_path):
         assert file.metadata()["lockstep.classes"] == '["bike","mug","pen"]'
     text = refused(train(*words(root, "data.target=attic")), "it has: amazon, webcam")
     assert ".git" not in text
+
+
+def test_ranks_with_statistics_of_their_own_resume_bit_equal(tmp_path):
+    """In the middle of an epoch: BatchNorm's running statistics are each rank's, and
+    a checkpoint has rank 0's."""
+    root = office(tmp_path / "office")
+    base = [*words(root), "model.backbone=resnet18", "trainer.max_epochs=1"]
+    base += ["data.batch_size=2", "data.image_size=32", "optim.schedule=constant"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_ranks(tmp_path, [*base, f"out={whole}"])
+    run_ranks(tmp_path, [*base, f"out={parts}", "trainer.max_steps=4"])
+    run_ranks(tmp_path, [*base, f"out={parts}", "trainer.resume=auto"])
+    assert_same_checkpoint(whole / LAST, parts / LAST)

@@ -501,6 +501,16 @@ def test_predictions_are_not_named_as_other_tables(table, alone, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.csv", "p.npy"]
 
 
+def test_a_new_model_leaves_the_old_one(table, tmp_path):
+    run = tmp_path / "run"
+    trained(*SMALL, f"data.train={table / 't.csv'}", f"out={run}")
+    old = (run / "checkpoints" / "last.safetensors").read_bytes()
+    words = ["forest", "forest.trees=1", f"data.train={table / 't.csv'}", f"out={run}"]
+    trained(*words)
+    assert (run / "checkpoints" / "previous-last.safetensors").read_bytes() == old
+    assert len(model(run)) and (run / "checkpoints" / "last.safetensors").read_bytes() != old
+
+
 def test_verb_test_scores_a_table(table, alone):
     file = alone / "checkpoints" / "last.safetensors"
     done = trained("forest", "test", f"checkpoint={file}", f"data.test={table / 't.csv'}")

@@ -2,11 +2,13 @@
 restart, from a file of another run."""
 
 import shutil
+import subprocess
 import time
 
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 from trainer import (
+    LOCKSTEP,
     VIT,
     Ranks,
     clean_environment,
@@ -130,3 +132,35 @@ def test_tensorboard_has_what_was_trained_when_a_run_is_killed(tmp_path):
     board = event_accumulator.EventAccumulator(str(run / "tensorboard"))
     board.Reload()
     assert board.Scalars("val_accuracy")[0].step > 0
+
+
+def test_the_best_so_far_comes_along(two_epochs, tmp_path):
+    """A run that finds no better one has it in its own folder."""
+    run = tmp_path / "run"
+    more = ["trainer.max_epochs=3", f"trainer.resume={two_epochs}", "optim.lr=1e-30"]
+    trained(*VIT, f"out={run}", *more)
+    best = run / "checkpoints" / "best.safetensors"
+    assert metadata(best)["lockstep.best"] == last(run)["lockstep.best"]
+
+
+def test_a_new_run_leaves_what_another_wrote_into_its_folder(tmp_path):
+    """A folder for checkpoints that runs of `lockstep run` share."""
+    folder = tmp_path / "kept"
+    job = tmp_path / "job.yaml"
+    job.write_text("name: kept\ntrain: vit\n")
+    words = [f"train.{word}" for word in VIT[1:]]
+    command = [LOCKSTEP, "run", job, *words, f"train.trainer.checkpoint_dir={folder}"]
+    for seed in (1, 2):
+        done = subprocess.run(
+            [*map(str, command), f"train.trainer.seed={seed}"],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        if seed == 1:
+            first = (folder / "last.safetensors").read_bytes()
+    assert (folder / "previous-last.safetensors").read_bytes() == first
+    assert (folder / "last.safetensors").read_bytes() != first

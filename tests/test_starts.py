@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 from trainer import (
     LOCKSTEP,
     TRAIN,
@@ -157,9 +158,16 @@ def start_two(mine, other):
 
 @pytest.mark.skipif(MPIRUN is None, reason="no Open MPI")
 def test_a_rank_that_fails_ends_the_others_under_mpi(tmp_path):
-    folder = ["data=folder", f"data.root={tmp_path / 'missing'}"]
-    out = [f"out={tmp_path / 'run'}"]
-    done = start_two(out, [*out, *folder])
+    """Which waits in MPI for what the others know of their data."""
+    for i in range(8):
+        path = tmp_path / "there" / ("cat", "cow")[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16)).save(path)
+    words = ["data=folder", f"out={tmp_path / 'run'}"]
+    done = start_two(
+        [*words, f"data.root={tmp_path / 'there'}"],
+        [*words, f"data.root={tmp_path / 'missing'}"],
+    )
     assert done.returncode in (2, 3), done.stderr
     assert "missing is not there" in done.stderr
     assert "rank 1 failed" in done.stderr

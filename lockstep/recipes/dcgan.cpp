@@ -39,6 +39,19 @@ at::Tensor fixed_noise(int64_t count, int64_t nz, uint64_t seed) {
   return at::randn({count, nz, 1, 1}, generator);
 }
 
+// The rows of all ranks, which have equally many.
+at::Tensor of_all_ranks(
+    const at::Tensor& rows,
+    collective::Communicator& group) {
+  const auto all = at::empty({group.size(), rows.size(0), rows.size(1)});
+  all[group.rank()].copy_(rows);
+  group.all_gather(
+      all.data_ptr(),
+      static_cast<size_t>(rows.numel()),
+      collective::DataType::kFloat32);
+  return all.flatten(0, 1);
+}
+
 class DcganRecipe : public train::Recipe {
  public:
   DcganRecipe(const DcganConfig& config, const train::Context& context)
@@ -110,7 +123,7 @@ class DcganRecipe : public train::Recipe {
       pictures.push_back({"real", train::grid(shown)});
     }
     // Last, so that the newest file is the one people want to see.
-    pictures.push_back({"fake", train::grid(generate(kShown, 0))});
+    pictures.push_back({"fake", train::grid(generate(kShown, 0, 0, kShown))});
     return pictures;
   }
 
@@ -123,14 +136,17 @@ class DcganRecipe : public train::Recipe {
     return options;
   }
 
-  // Always the same noise, so that pictures of different steps compare.
-  at::Tensor generate(int64_t count, int64_t stream) {
+  // Always the same noise, so that pictures of different steps compare: `count`
+  // of `all` images, from `first` on.
+  at::Tensor
+  generate(int64_t all, int64_t stream, int64_t first, int64_t count) {
     const train::EvalGuard eval(pair_.generator());
     const auto noise = fixed_noise(
-        count,
-        config_.model.nz,
-        static_cast<uint64_t>(config_.trainer.seed) +
-            1000003 * static_cast<uint64_t>(stream + 1));
+                           all,
+                           config_.model.nz,
+                           static_cast<uint64_t>(config_.trainer.seed) +
+                               1000003 * static_cast<uint64_t>(stream + 1))
+                           .narrow(0, first, count);
     AutocastGuard autocast(context_.device, config_.trainer.precision);
     return pair_.generator()
         .forward(noise.to(context_.device))
@@ -150,10 +166,13 @@ std::map<std::string, double> DcganRecipe::validate() {
   if (!held_out_) {
     return {};
   }
-  const int64_t count = std::min(
-      config_.validation_samples / context_.world(),
-      held_out_->size() / context_.world());
-  if (count < 2) {
+  // Equally many on each rank, compared all together: fewer images are further
+  // apart.
+  const int64_t count =
+      std::min(config_.validation_samples, held_out_->size()) /
+      context_.world();
+  const int64_t all = count * context_.world();
+  if (all < 2) {
     return {};
   }
   torch::NoGradGuard no_grad;
@@ -166,11 +185,10 @@ std::map<std::string, double> DcganRecipe::validate() {
   data::Loader loader(held_out_, options);
   loader.start(0);
   const auto real = loader.next()->images;
-  const auto fake = generate(count, 1 + context_.rank());
-  double distance = sliced_wasserstein(real.contiguous(), fake.contiguous()) /
-                    context_.world();
-  context_.group->all_reduce(
-      &distance, 1, collective::DataType::kFloat64, collective::ReduceOp::kSum);
+  const auto fake = generate(all, 1, context_.rank() * count, count);
+  const double distance = sliced_wasserstein(
+      of_all_ranks(projected(real.contiguous()), *context_.group),
+      of_all_ranks(projected(fake.contiguous()), *context_.group));
   return {{"val_swd", distance}};
 }
 
@@ -333,17 +351,18 @@ parallel::NamedTensors DcganPair::extra() const {
       prefixed(for_discriminator_.optimizer->state(), "optim.discriminator."));
 }
 
-double sliced_wasserstein(
-    const at::Tensor& a,
-    const at::Tensor& b,
-    int64_t projections) {
-  const auto flat_a = a.flatten(1).to(at::kFloat);
-  const auto flat_b = b.flatten(1).to(at::kFloat);
+at::Tensor projected(const at::Tensor& images) {
+  constexpr int64_t kDirections = 64;
+  const auto flat = images.flatten(1).to(at::kFloat);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
-  auto directions = at::randn({flat_a.size(1), projections}, generator);
+  auto directions = at::randn({flat.size(1), kDirections}, generator);
   directions = directions / directions.norm(2, 0, true);
-  const auto sorted_a = std::get<0>(at::sort(at::mm(flat_a, directions), 0));
-  const auto sorted_b = std::get<0>(at::sort(at::mm(flat_b, directions), 0));
+  return at::mm(flat, directions);
+}
+
+double sliced_wasserstein(const at::Tensor& a, const at::Tensor& b) {
+  const auto sorted_a = std::get<0>(at::sort(a, 0));
+  const auto sorted_b = std::get<0>(at::sort(b, 0));
   return (sorted_a - sorted_b).abs().mean().item<double>();
 }
 

@@ -76,12 +76,10 @@ class DcganPair {
   Trained for_discriminator_;
 };
 
-// Mean distance between sorted projections of two equally many images on
-// `projections` fixed random directions.
-double sliced_wasserstein(
-    const at::Tensor& a,
-    const at::Tensor& b,
-    int64_t projections = 64);
+// Images on 64 fixed random directions: [n, 64].
+at::Tensor projected(const at::Tensor& images);
+// Mean distance between the sorted projections of two equally many images.
+double sliced_wasserstein(const at::Tensor& a, const at::Tensor& b);
 
 Entry dcgan_entry();
 

@@ -216,7 +216,7 @@ void DeepcoralRecipe::load_backbone() {
 }
 
 train::Evaluation DeepcoralRecipe::evaluate() {
-  trainer_.average_statistics();
+  trainer_.share_statistics();
   auto options = test_options();
   cut_for_rehearsal(options, *domains_.target, context_);
   data::Loader loader(domains_.target, options);

@@ -277,6 +277,7 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
   const fs::path model = folder / "last.safetensors";
   if (leader) {
     given(os::real_files().make_directories(folder));
+    given(record::set_checkpoints_aside(folder));  // another run's
     given(write_model(
         os::real_files(),
         model,

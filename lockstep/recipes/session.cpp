@@ -20,6 +20,7 @@
 #include "lockstep/os/host.h"
 #include "lockstep/os/process.h"
 #include "lockstep/recipes/registry.h"
+#include "lockstep/recipes/same_on_ranks.h"
 #include "lockstep/recipes/test_verb.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/train/allocator.h"
@@ -151,19 +152,20 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   return input_or_throw(entry->prepare(node, world_size));
 }
 
-// Nobody goes on with what was written before, and no launcher writes there.
+// Nobody goes on with what was written before.
 bool begins_anew(
     const Prepared& prepared,
     const train::RankEnvironment& environment) {
-  return prepared.trainer.resume == "none" && environment.generation == 0 &&
-         environment.launcher != "lockstep";
+  return prepared.trainer.resume == "none" && environment.generation == 0;
 }
 
 Result<record::RunDirectory> open_out(
     const Prepared& prepared,
     const train::RankEnvironment& environment) {
   LOCKSTEP_ASSIGN(auto run, record::RunDirectory::open(prepared.out));
-  if (begins_anew(prepared, environment)) {
+  // What lockstep launched has its own writers there.
+  if (begins_anew(prepared, environment) &&
+      environment.launcher != "lockstep") {
     LOCKSTEP_TRY(run.start_anew());
   }
   return run;
@@ -207,6 +209,15 @@ record::RunDirectory open_run(
   }
   return input_or_throw(
       record::RunDirectory::open(train::broadcast_text(path, group)));
+}
+
+std::unique_ptr<train::Recipe> build(
+    const Prepared& prepared,
+    const train::Context& context) {
+  check_same_config(prepared.config, *context.group);
+  auto recipe = prepared.build(context);
+  check_same_data(recipe->datasets(), *context.group);
+  return recipe;
 }
 
 struct Sitting {
@@ -427,7 +438,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
       prepared = prepare(command, environment.world_size, first);
       context.trainer = prepared.trainer;
     }
-    const auto recipe = prepared.build(context);
+    const auto recipe = build(prepared, context);
     return test_checkpoint(prepared, *recipe, context);
   }
   const auto run =
@@ -435,7 +446,7 @@ int train_recipe(const Command& command, Sitting& sitting) {
   open_events(run, sitting);
   train::LoopResult result;
   {
-    const auto recipe = prepared.build(context);
+    const auto recipe = build(prepared, context);
     write_job(command, prepared, run, environment);
     train::LoopOptions options;
     options.environment = environment;

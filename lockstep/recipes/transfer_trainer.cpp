@@ -159,28 +159,8 @@ at::Tensor TransferTrainer::logits(const at::Tensor& images) {
   return result;
 }
 
-void TransferTrainer::average_statistics() {
-  torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> statistics;
-  for (const auto& buffer : model_->buffers()) {
-    if (buffer.is_floating_point()) {
-      statistics.push_back(buffer);
-    }
-  }
-  if (statistics.empty() || context_.world() == 1) {
-    return;
-  }
-  std::vector<at::Tensor> flat;
-  for (const auto& tensor : statistics) {
-    flat.push_back(tensor.flatten());
-  }
-  const auto all = at::cat(flat) / context_.world();
-  sum_over_ranks(all);
-  int64_t at = 0;
-  for (const auto& tensor : statistics) {
-    tensor.copy_(all.narrow(0, at, tensor.numel()).view(tensor.sizes()));
-    at += tensor.numel();
-  }
+void TransferTrainer::share_statistics() {
+  parallel::broadcast(train::named_buffers(*model_), *context_.group);
 }
 
 }  // namespace lockstep::recipes

@@ -49,8 +49,9 @@ class TransferTrainer {
 
   // With the running statistics, without chance and gradients.
   at::Tensor logits(const at::Tensor& images);
-  // Running statistics become the mean of all ranks'.
-  void average_statistics();
+  // Running statistics become rank 0's, which its checkpoints hold: a run that
+  // is resumed between two validations goes on as if it had not stopped.
+  void share_statistics();
 
   models::TransferNet& model() { return *model_; }
   parallel::Strategy& strategy() { return *strategy_; }

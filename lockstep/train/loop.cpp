@@ -121,6 +121,7 @@ class Loop {
   void resume();
   // Where to go on from; none: nowhere.
   std::optional<fs::path> resume_from();
+  void take_best_along(const fs::path& path);
   void announce();
   void enter_phase(Recorder& recorder);
   // False when training is over.
@@ -230,6 +231,24 @@ std::optional<fs::path> Loop::resume_from() {
                                           : std::optional<fs::path>(from);
 }
 
+// A run that goes on in another folder has its best so far there, too: the old
+// folder may be gone when it ends without a better one.
+void Loop::take_best_along(const fs::path& path) {
+  const fs::path file = path.has_filename() ? path : path.parent_path();
+  const fs::path from = file.parent_path() / "best.safetensors";
+  const fs::path to = fs::path(options_.checkpoint_dir) / "best.safetensors";
+  std::error_code absent;
+  if (!leader() || !progress_.best || !fs::exists(from, absent) ||
+      fs::exists(to, absent)) {
+    return;
+  }
+  try {
+    link_checkpoint(from, to);
+  } catch (const TrainError& failure) {
+    log_warning(failure.what());
+  }
+}
+
 void Loop::resume() {
   run_id_ = agree_on_run_id(options_, group_);
   const auto whole = state();
@@ -242,6 +261,7 @@ void Loop::resume() {
   if (const auto path = resume_from()) {
     progress_ = restore_together(*path, whole, group_);
     saved_at_ = *path;
+    take_best_along(*path);
     if (leader()) {
       log_info(
           fmt::format(

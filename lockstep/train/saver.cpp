@@ -116,6 +116,7 @@ void Saver::copy(const CheckpointState& state) {
   copy_.config = state.config;
   copy_.run = state.run;
   copy_.classes = state.classes;
+  copy_.model = state.model;
   copy_all(state.tensors, copy_.tensors);
   copy_all(state.extra, copy_.extra);
   wait_for_copies(state);

@@ -9,6 +9,7 @@
 
 #include "lockstep/collective/factory.h"
 #include "lockstep/record/event_log.h"
+#include "lockstep/train/checkpoint_reader.h"
 #include "lockstep/train/error.h"
 
 namespace lockstep::train {
@@ -68,6 +69,22 @@ TEST_P(SaverTest, FilesHoldTheStateAsItWasWhenSaved) {
   EXPECT_EQ(events_.checkpoints[0].reason, "best");
   EXPECT_EQ(events_.checkpoints[1].step, 20);
   EXPECT_EQ(events_.checkpoints[1].path, saver.last().string());
+}
+
+TEST_P(SaverTest, WhatIsSaidOfTheStateIsInTheFile) {
+  Saver saver(options(folder_), *group_, events_);
+  auto told = state(at::ones({3}));
+  told.run = "r1";
+  told.classes = {"ant", "bee"};
+  told.model = "heads=3";
+  saver.save(told, {.step = 1}, "final");
+  saver.wait();
+  auto metadata = CheckpointReader(folder_ / "last.safetensors").metadata();
+  EXPECT_EQ(metadata["lockstep.recipe"], "demo");
+  EXPECT_EQ(metadata["lockstep.config"], "a: 1\n");
+  EXPECT_EQ(metadata["lockstep.run"], "r1");
+  EXPECT_EQ(metadata["lockstep.classes"], R"(["ant","bee"])");
+  EXPECT_EQ(metadata["lockstep.model"], "heads=3");
 }
 
 TEST_P(SaverTest, WithoutValidationTheLastIsTheBest) {
