@@ -100,7 +100,8 @@ void check_options(const VitOptions& options) {
   }
 }
 
-VitBlock::VitBlock(const VitOptions& options) : heads_(options.heads) {
+VitBlock::VitBlock(const VitOptions& options, bool last)
+    : heads_(options.heads), last_(last) {
   const auto hidden = static_cast<int64_t>(
       static_cast<double>(options.dim) * options.mlp_ratio);
   norm1_ = register_module("norm1", make_norm(options));
@@ -123,16 +124,19 @@ at::Tensor VitBlock::attend(const at::Tensor& tokens) {
   const int64_t length = tokens.size(1);
   const int64_t dim = tokens.size(2);
   const auto packed = token_linear(qkv_, norm1_(tokens));
-  if (packed_attention_fits(packed)) {
+  if (!last_ && packed_attention_fits(packed)) {
     return tokens + token_linear(proj_, packed_attention(packed, heads_));
   }
   const auto qkv = packed.view({batch, length, 3, heads_, dim / heads_})
                        .permute({2, 0, 3, 1, 4})
                        .unbind(0);
-  const auto attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
-                            .transpose(1, 2)
-                            .reshape({batch, length, dim});
-  return tokens + token_linear(proj_, attended);
+  const auto queries = last_ ? qkv[0].narrow(2, 0, 1) : qkv[0];
+  const auto attended =
+      at::scaled_dot_product_attention(queries, qkv[1], qkv[2])
+          .transpose(1, 2)
+          .reshape({batch, queries.size(2), dim});
+  return (last_ ? tokens.narrow(1, 0, 1) : tokens) +
+         token_linear(proj_, attended);
 }
 
 at::Tensor VitBlock::expand(const at::Tensor& tokens) {
@@ -172,7 +176,8 @@ Vit::Vit(const VitOptions& options) : options_(options) {
   auto folder = register_module("blocks", make_folder());
   for (int64_t i = 0; i < options.depth; ++i) {
     blocks_.push_back(folder->register_module(
-        std::to_string(i), std::make_shared<VitBlock>(options)));
+        std::to_string(i),
+        std::make_shared<VitBlock>(options, i + 1 == options.depth)));
   }
   norm_ = register_module("norm", make_norm(options));
   head_ = register_module("head", nn::Linear(options.dim, options.classes));

@@ -43,7 +43,9 @@ void check_options(const VitOptions& options);
 
 class VitBlock : public torch::nn::Module {
  public:
-  explicit VitBlock(const VitOptions& options);
+  // `last`: gives the class token alone, [batch, 1, dim], for nobody reads the
+  // other tokens of a model's last block. They are keys and values there.
+  VitBlock(const VitOptions& options, bool last);
   at::Tensor forward(const at::Tensor& tokens) {
     return expand(attend(tokens));
   }
@@ -55,6 +57,7 @@ class VitBlock : public torch::nn::Module {
 
  private:
   int64_t heads_;
+  bool last_;
   torch::nn::LayerNorm norm1_{nullptr};
   torch::nn::Linear qkv_{nullptr};
   torch::nn::Linear proj_{nullptr};
