@@ -1,5 +1,6 @@
 #include "lockstep/data/batch_queue.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -9,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "lockstep/base/check.h"
@@ -199,6 +201,17 @@ struct BatchQueue::Impl {
     return nullptr;
   }
 
+  void end_workers() {
+    {
+      std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    work.notify_all();
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+
   void run_worker() {
     Hand hand(options);
     std::unique_lock lock(mutex);
@@ -297,23 +310,26 @@ BatchQueue::BatchQueue(
   LOCKSTEP_CHECK(!options.pixels || impl_->image_pixels > 0);
   impl_->own_hand.emplace(options);  // also checks the options
   SignalsBlocked blocked;
-  std::lock_guard lock(impl_->mutex);  // workers look at threads.size()
-  for (int i = 0; i < options.workers; ++i) {
-    std::thread& thread = impl_->threads.emplace_back(
-        [impl = impl_.get()] { impl->run_worker(); });
-    pthread_setname_np(thread.native_handle(), "data-worker");
+  try {
+    std::lock_guard lock(impl_->mutex);  // workers look at threads.size()
+    for (int i = 0; i < options.workers; ++i) {
+      std::thread& thread = impl_->threads.emplace_back(
+          [impl = impl_.get()] { impl->run_worker(); });
+      pthread_setname_np(thread.native_handle(), "data-worker");
+    }
+  } catch (const std::system_error& failure) {  // a limit on processes
+    impl_->end_workers();
+    throw DataError(
+        fmt::format(
+            "data.workers={}: thread {} cannot be started ({}); take fewer",
+            options.workers,
+            impl_->threads.size() + 1,
+            failure.what()));
   }
 }
 
 BatchQueue::~BatchQueue() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->work.notify_all();
-  for (std::thread& thread : impl_->threads) {
-    thread.join();
-  }
+  impl_->end_workers();
 }
 
 void BatchQueue::start(

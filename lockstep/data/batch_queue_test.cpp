@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <numeric>
 
@@ -166,6 +170,31 @@ TEST(BatchQueueTest, DestroyedWhileWorkersRead) {
     }
   }
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which has threads of its own
+// In a process of its own: the limit is its user's, and root has none.
+TEST(BatchQueueTest, ThreadsThatCannotBeStartedAreAnError) {
+  const auto limited = [] {
+    const rlimit few{2, 2};
+    if ((geteuid() == 0 && setresuid(65533, 65533, 65533) != 0) ||
+        setrlimit(RLIMIT_NPROC, &few) != 0) {
+      std::_Exit(2);
+    }
+    try {
+      const BatchQueue queue(
+          std::make_shared<Numbers>(), options(64, 2), allocate);
+    } catch (const DataError& failure) {
+      std::fputs(failure.what(), stderr);
+      std::_Exit(0);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(
+      limited(),
+      testing::ExitedWithCode(0),
+      "data.workers=64: thread .* cannot be started .*take fewer");
+}
+#endif
 
 // A worker is inside read() while the consumer starts over: the memory it
 // writes to must live, and the new order must be whole.
