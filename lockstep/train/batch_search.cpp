@@ -16,11 +16,13 @@ namespace {
 constexpr int64_t kFirst = 8;
 constexpr int64_t kFine = 64;   // above, sizes are multiples of
 constexpr int64_t kCoarse = 8;  // this: GPUs like them, and few are left out
-// Near enough to the budget to end the search.
+// So much of the room that samples can fill is near enough to end the search.
 constexpr double kFull = .98;
 // While peaks hardly differ, the next size is so many times the last: eight
 // samples of small images are nothing to a machine's memory.
 constexpr int64_t kLeap = 4;
+// What the line from before the trials is too steep by, at most.
+constexpr double kSlack = .01;
 constexpr int kBack = 3;  // trials kept for stepping back
 constexpr int kFew = 3;   // trials of each mode but the first, at least
 
@@ -46,8 +48,13 @@ class Search {
 
   BatchFit run() {
     int64_t size = std::min(kFirst, options_.most);
+    meter_.reset();
+    base_ = -agreed({-static_cast<double>(meter_.peak())})[0];
+    // Else the first two trials make the line. What is in use before them makes
+    // one that is too steep, for trials take more than that by a constant; what
+    // it predicts is rather too small.
     if (options_.first > 0 || options_.deadly) {
-      begin_line();
+      points_.push_back({0, base_});
     }
     if (options_.first > 0) {
       size = std::min(options_.first, options_.most);
@@ -70,7 +77,11 @@ class Search {
         points_.push_back({static_cast<double>(size), peak});
       }
       const int64_t gap = above_ - fit_.batch;
-      const bool near = fits && peak >= kFull * budget_;
+      const bool near = fits && peak - base_ >= kFull * (budget_ - base_);
+      if (near && size < options_.most && may_reach_most()) {
+        size = options_.most;
+        continue;
+      }
       if (options_.deadly && fit_.batch > 0 && gap > 1 &&
           safe_size() <= fit_.batch) {
         fit_.largest = fit_.peak + options_.estimate > budget_;
@@ -106,18 +117,22 @@ class Search {
     double peak;
   };
 
-  // The first size is a large one: what is in use before it makes the line.
-  // Trials take more than that by a constant, so the line is too steep, and
-  // what it predicts rather too small.
-  void begin_line() {
-    meter_.reset();
-    points_.push_back({0, -agreed({-static_cast<double>(meter_.peak())})[0]});
+  // Whether all that is allowed, or was asked for, would still fit.
+  bool may_reach_most() const {
+    if (above_ <= options_.most) {
+      return false;
+    }
+    const auto most = static_cast<double>(options_.most);
+    const double slope = (fit_.peak - base_) / static_cast<double>(fit_.batch);
+    return options_.deadly
+               ? safe_size() >= options_.most
+               : base_ + slope * most <= budget_ + kSlack * (budget_ - base_);
   }
 
   // The largest that stays below the limit even when a sample takes twice what
   // was estimated, or by the line from before the trials.
   int64_t safe_size() const {
-    const double before = points_.front().peak;
+    const double before = base_;
     const bool known = fit_.batch > 0;
     const double peak = known ? fit_.peak : before;
     double sample = 2 * options_.estimate;
@@ -242,7 +257,7 @@ class Search {
     const Point& b = sorted.back();
     const Point& a = sorted[sorted.size() - 2];
     const double rise = b.peak - a.peak;
-    if (rise < .005 * budget_) {
+    if (rise < .005 * (budget_ - base_)) {
       return 0;
     }
     const double size = b.size + (budget_ - b.peak) / rise * (b.size - a.size);
@@ -256,6 +271,7 @@ class Search {
   const BatchSearchOptions& options_;
   double limit_ = 0;
   double budget_ = 0;
+  double base_ = 0;    // in use before the trials, of the rank with most
   bool wall_ = false;  // memory ran out
   int64_t above_ = 0;  // the smallest that is known not to fit
   std::vector<Point> points_;
@@ -266,7 +282,7 @@ class Search {
 
 std::string BatchFit::to_string(double margin) const {
   return fmt::format(
-      "batch {}: {} of {} a rank ({:.0f}% are kept free), {} trial{}",
+      "batch {}: {} of {} a rank ({:.3g}% are kept free), {} trial{}",
       batch,
       format_bytes(to_bytes(peak)),
       format_bytes(to_bytes(limit)),

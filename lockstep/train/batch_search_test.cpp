@@ -67,6 +67,43 @@ TEST(BatchSearch, FindsTheLargestWithinAFewTrials) {
   }
 }
 
+// What is always there is no sign of a batch that fills the rest.
+TEST(BatchSearch, FillsTheRoomThatTheModelLeaves) {
+  for (const double share : {.5, .8, .95, .97, .985, .999}) {
+    for (const bool deadly : {false, true}) {
+      const double budget = .9 * 100'000 * kMega;
+      LineMeter meter(share * budget, 17 * kMega, 100'000 * kMega);
+      BatchSearchOptions options;
+      options.most = 1 << 20;
+      options.deadly = deadly;
+      options.estimate = deadly ? 17 * kMega : 0;
+      const auto fit = find_batch(
+          [&meter](int64_t size) { meter.run(size); }, meter, nullptr, options);
+      const double exact = (1 - share) * budget / (17 * kMega);
+      EXPECT_LE(static_cast<double>(fit.batch), exact) << share;
+      EXPECT_GE(
+          static_cast<double>(fit.batch), std::min(exact - 8, exact * .97) - 1)
+          << share;
+      EXPECT_TRUE(fit.largest);
+    }
+  }
+}
+
+// Near the budget is not at the number that was asked for.
+TEST(BatchSearch, TriesTheMostBeforeItStopsShortOfIt) {
+  for (int64_t most = 170; most <= 225; ++most) {
+    LineMeter meter(200 * kMega, 17 * kMega, 4000 * kMega);
+    const auto exact = static_cast<int64_t>((4000 * .9 - 200) / 17);  // 200
+    const auto fit = search(meter, most);
+    if (most <= exact) {
+      EXPECT_EQ(fit.batch, most);
+    } else {
+      EXPECT_LE(fit.batch, exact);
+      EXPECT_GE(fit.batch, exact - 8);
+    }
+  }
+}
+
 TEST(BatchSearch, SurvivesRunningOutOfMemory) {
   // The machine has less than it says.
   LineMeter meter(200 * kMega, 2 * kMega, 4000 * kMega);

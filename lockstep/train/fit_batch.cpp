@@ -21,6 +21,10 @@ double margin_of(c10::Device device) {
   return device.is_cpu() ? .1 : .05;
 }
 
+// What a number that was asked for leaves of the margin: it may be one that a
+// search has found, and peaks differ by a little each time.
+constexpr double kAsked = .5;
+
 // Puts back what trials may change.
 class Untouched {
  public:
@@ -106,9 +110,11 @@ class Fitting {
           trial.image_bytes *
           (kAhead + static_cast<double>(context.trainer.accumulate - 1));
     } else {
-      // A room for each batch of an accumulated step.
+      // A room for each batch of an accumulated step, and one for the shorter
+      // batch that ends an epoch.
       options_.sample_bytes =
-          trial.device_bytes * static_cast<double>(context.trainer.accumulate);
+          trial.device_bytes *
+          static_cast<double>(context.trainer.accumulate + 1);
     }
   }
 
@@ -130,6 +136,20 @@ class Fitting {
                group_,
                options_)
         .fit;
+  }
+  // For a number that was asked for.
+  BatchFit fits(int64_t batch, const std::vector<Recompute>& modes) {
+    const double margin = options_.margin;
+    options_.margin = kAsked * margin;
+    const auto fit = largest(batch, modes);
+    options_.margin = margin;
+    return fit;
+  }
+  // What to take instead, with the whole margin.
+  BatchFit instead(const BatchFit& failed, int64_t batch) {
+    options_.first = failed.batch;
+    const auto found = failed.batch == 0 ? failed : largest(batch - 1, {mode_});
+    return found.batch > 0 ? found : failed;
   }
   // By the recipe's rough word; equal on all ranks.
   bool comes_near(int64_t batch) {
@@ -186,11 +206,12 @@ class Fitting {
   FittedBatch fitted(const BatchFit& fit) const {
     return {mode_, fmt::format("{} of {}", size(fit.peak), size(fit.limit))};
   }
-  void say(const BatchFit& fit) const {
+  // `share` of the margin stays free.
+  void say(const BatchFit& fit, double share) const {
     if (context_.rank() == 0) {
       std::printf(
           "%s%s\n",
-          fit.to_string(options_.margin).c_str(),
+          fit.to_string(share * options_.margin).c_str(),
           trial_.set_recompute
               ? fmt::format(", recompute {}", to_string(mode_)).c_str()
               : "");
@@ -233,7 +254,7 @@ search(DataConfig& data, const Context& context, const BatchTrial& trial) {
     throw fitting.refusal(1, best);
   }
   data.batch_size = best.batch;
-  fitting.say(best);
+  fitting.say(best, 1);
   return fitting.fitted(best);
 }
 
@@ -250,11 +271,12 @@ fit_batch(DataConfig& data, const Context& context, const BatchTrial& trial) {
   if (!fitting.comes_near(data.batch_size)) {
     return {modes.front(), ""};
   }
-  const auto fit = fitting.largest(data.batch_size, modes);
+  const auto fit = fitting.fits(data.batch_size, modes);
   if (fit.batch != data.batch_size) {
-    throw fitting.refusal(data.batch_size, fit);
+    throw fitting.refusal(
+        data.batch_size, fitting.instead(fit, data.batch_size));
   }
-  fitting.say(fit);
+  fitting.say(fit, kAsked);
   return fitting.fitted(fit);
 }
 
