@@ -262,7 +262,9 @@ def test_images_without_classes_are_no_input_of_vit(tmp_path):
     root = tmp_path / "set"
     make_images(root)
     words = [*VIT, "data=folder", f"data.root={root}", f"out={tmp_path / 'run'}"]
-    refused(train(*words), str(root), "images without classes", "<class>/*.png")
+    for trainer in ("single", "fsdp"):
+        done = train(*words, f"trainer={trainer}")
+        refused(done, str(root), "images without classes", "<class>/*.png")
 
 
 def test_one_class_is_nothing_to_tell_apart(tmp_path):
@@ -335,6 +337,43 @@ def test_a_new_run_in_an_old_folder_is_not_mixed_with_it(tmp_path):
     steps = [line.split(",")[:2] for line in (run / "timing.csv").read_text().splitlines()]
     assert steps[1:] == [["0", str(step)] for step in range(1, 7)]
     assert len(list((run / "tensorboard").iterdir())) == 2
+
+
+def test_a_checkpoint_from_elsewhere_begins_a_new_run_in_an_old_folder(tmp_path):
+    old, other = tmp_path / "old", tmp_path / "other"
+    trained(*VIT, "trainer.max_steps=6", f"out={old}")
+    trained(*VIT, "trainer.max_steps=2", f"out={other}")
+    start = other / "checkpoints" / "last.safetensors"
+    trained(*VIT, "trainer.max_steps=4", f"trainer.resume={start}", f"out={old}")
+    steps = [line.split(",")[:2] for line in (old / "timing.csv").read_text().splitlines()]
+    assert steps[1:] == [["0", "3"], ["0", "4"]]
+    assert (old / "events.jsonl").read_text().count('"kind":"init"') == 1
+    assert (old / "checkpoints" / "previous-last.safetensors").exists()
+    # From its own folder it goes on.
+    own = old / "checkpoints" / "last.safetensors"
+    trained(*VIT, "trainer.max_steps=5", f"trainer.resume={own}", f"out={old}")
+    assert (old / "events.jsonl").read_text().count('"kind":"init"') == 2
+
+
+def test_a_start_that_is_refused_leaves_the_old_run_as_it_was(tmp_path):
+    run = tmp_path / "run"
+
+    def everything():
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    trained(*VIT, "trainer.max_steps=4", f"out={run}")
+    before = everything()
+    refused(train(*VIT, "data.batch_size=100000", f"out={run}"), "data.batch_size")
+    assert everything() == before
+    refused(train("forest", "data.train=absent.csv", "data.label=y", f"out={run}"), "absent.csv")
+    assert everything() == before
+    resumed = ["trainer.resume=auto", "model.dim=48", f"out={run}"]
+    refused(train(*VIT, *resumed), str(run / "checkpoints" / "last.safetensors"))
+    assert everything() == before
+    # A folder without a run keeps what was told of the failure.
+    fresh = tmp_path / "fresh"
+    refused(train(*VIT, "data.batch_size=100000", f"out={fresh}"), "data.batch_size")
+    assert '"kind":"exit"' in (fresh / "events.jsonl").read_text()
 
 
 def test_a_class_that_the_held_out_split_lacks(tmp_path):

@@ -254,7 +254,7 @@ def test_ranks_with_other_folders(tmp_path):
     more = words("data", f"out={tmp_path / 'run'}")
     with Ranks(tmp_path, more, cwd=lambda rank: tmp_path / str(rank)) as ranks:
         assert ranks.wait() == [2, 2], ranks.output()
-    assert "the domains of rank 1 are not those of rank 0" in ranks.output(0)
+    assert "the data of rank 1 is not that of rank 0" in ranks.output(0)
 
 
 def test_classes_may_be_called_test_and_val(tmp_path):

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "lockstep/base/crc32c.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/tolerant.h"
+#include "lockstep/recipes/same_on_ranks.h"
 #include "lockstep/recipes/setup.h"
 #include "lockstep/train/error.h"
 
@@ -120,32 +120,6 @@ void check_classes(const DomainsConfig& config, const Domains& domains) {
           what));
 }
 
-// Ranks whose folders differ would give labels other meanings, or end their
-// epochs apart.
-void check_ranks(const Domains& domains, const train::Context& context) {
-  std::string text;
-  for (const auto& domain : {domains.source, domains.target}) {
-    text += fmt::format("{}/", domain->size());
-    for (const auto& name : domain->classes()) {
-      text += name + "/";
-    }
-  }
-  auto& group = *context.group;
-  std::vector<int64_t> all(static_cast<size_t>(group.size()));
-  all[static_cast<size_t>(group.rank())] = crc32c(text);
-  group.all_gather(all.data(), 1, collective::DataType::kInt64);
-  const auto other = std::ranges::find_if(
-      all, [&](int64_t digest) { return digest != all.front(); });
-  if (other != all.end()) {
-    throw TrainError(
-        kBadInput,
-        fmt::format(
-            "the domains of rank {} are not those of rank 0: their classes or "
-            "numbers of images differ; every host needs the same folders",
-            other - all.begin()));
-  }
-}
-
 }  // namespace
 
 void DomainsConfig::bind(config::Binder& b) {
@@ -183,7 +157,8 @@ Domains open_domains(
   domains.source = open_domain(config, config.source);
   domains.target = open_domain(config, config.target);
   check_classes(config, domains);
-  check_ranks(domains, context);
+  // Before models are built: other classes would make them differ.
+  check_same_data({domains.source, domains.target}, *context.group);
   return domains;
 }
 

@@ -254,14 +254,15 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
     options.class_weights = balanced_weights(set.table, classes, group);
   }
   given(check(options, classes, set.table.num_features));
-  run.events->write(init_event(config, set, options, run));
-  run.events->write(wire::Phase{"train"});
+  auto& events = run.begin();
+  events.write(init_event(config, set, options, run));
+  events.write(wire::Phase{"train"});
   const double read = now();
   // Where rows travel each tree is grown of all of them by one rank.
   const bool shares_trees = choose_exchange(set.table, options, group) ==
                             forest::Exchange::kHistograms;
   TreeEvents tree_events(
-      *run.events, shares_trees ? set.table.num_rows : set.table.total_rows);
+      events, shares_trees ? set.table.num_rows : set.table.total_rows);
   set.forest.trees = grow_trees(
       set.table, set.forest.target, options, group, [&](size_t trees) {
         tree_events.add(trees);
@@ -283,12 +284,12 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
         model,
         set.forest,
         {{"lockstep.config", run.config}}));
-    run.events->write(
+    events.write(
         wire::Checkpoint{
             options.trees, model.string(), "final", now() - grown});
     write_importances(set.forest, *run.directory);
   }
-  run.events->write(wire::Phase{"validation"});
+  events.write(wire::Phase{"validation"});
   const forest::Predictor predictor(set.forest, options.threads);
   std::map<std::string, double> metrics;
   const auto note = [&](const std::string& name, const forest::Score& score) {
@@ -314,7 +315,7 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
     tested = test_score(config, set.forest, options.threads, group);
   } catch (const train::TrainError&) {
     // A cell of data.test: what was grown and measured is not lost with it.
-    run.events->write(wire::Metric{options.trees, 0, metrics});
+    events.write(wire::Metric{options.trees, 0, metrics});
     if (leader) {
       print_metrics(metrics);
       std::printf("model: %s\n", model.c_str());
@@ -329,7 +330,7 @@ int train_forest(const ForestConfig& config, const OwnRun& run) {
   train::Recorder recorder(run.directory, leader, 0);
   recorder.metrics(options.trees, 0, metrics);
   recorder.flush();
-  run.events->write(wire::Metric{options.trees, 0, metrics});
+  events.write(wire::Metric{options.trees, 0, metrics});
   if (leader) {
     std::printf(
         "forest: %lld trees from %llu rows x %zu features in %.3f s (read "

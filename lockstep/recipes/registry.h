@@ -28,7 +28,9 @@ struct OwnRun {
   double started = 0;  // Unix seconds
   // Of the verb 'train'; null for the others.
   const record::RunDirectory* directory = nullptr;
-  record::EventWriter* events = nullptr;
+  // Called once, by all ranks together, when what was given is known to be
+  // good: until then an old run in `directory` stays as it is.
+  std::function<record::EventWriter&()> begin;
 };
 
 struct Prepared {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -37,6 +38,7 @@
 namespace lockstep::recipes {
 namespace {
 
+namespace fs = std::filesystem;
 using train::kBadInput;
 using train::kFailed;
 using train::TrainError;
@@ -152,23 +154,33 @@ prepare(const Command& command, int world_size, const std::string& trained) {
   return input_or_throw(entry->prepare(node, world_size));
 }
 
-// Nobody goes on with what was written before.
-bool begins_anew(
+fs::path checkpoint_folder(
     const Prepared& prepared,
+    const record::RunDirectory& run,
     const train::RankEnvironment& environment) {
-  return prepared.trainer.resume == "none" && environment.generation == 0;
+  return !prepared.trainer.checkpoint_dir.empty()
+             ? fs::path(prepared.trainer.checkpoint_dir)
+         : !environment.checkpoints.empty() ? fs::path(environment.checkpoints)
+                                            : run.checkpoints();
 }
 
-Result<record::RunDirectory> open_out(
+// Nobody goes on with what this folder has: a checkpoint from elsewhere is of
+// another run.
+bool begins_anew(
     const Prepared& prepared,
+    const record::RunDirectory& run,
     const train::RankEnvironment& environment) {
-  LOCKSTEP_ASSIGN(auto run, record::RunDirectory::open(prepared.out));
-  // What lockstep launched has its own writers there.
-  if (begins_anew(prepared, environment) &&
-      environment.launcher != "lockstep") {
-    LOCKSTEP_TRY(run.start_anew());
+  const std::string& from = prepared.trainer.resume;
+  if (from == "none" || from == "auto" || environment.generation > 0) {
+    return from == "none" && environment.generation == 0;
   }
-  return run;
+  const fs::path file(from);
+  const auto real = [](const fs::path& path) {
+    std::error_code unknown;
+    return fs::weakly_canonical(fs::absolute(path), unknown);
+  };
+  return real(file.has_filename() ? file : file.parent_path()).parent_path() !=
+         real(checkpoint_folder(prepared, run, environment));
 }
 
 // Rank 0 makes or opens the folder; the others follow.
@@ -196,7 +208,7 @@ record::RunDirectory open_run(
   if (group.rank() == 0) {
     auto made = prepared.out.empty()
                     ? record::RunDirectory::create("runs", recipe)
-                    : open_out(prepared, environment);
+                    : record::RunDirectory::open(prepared.out);
     if (made) {
       path = made->path().string();
     } else {
@@ -255,6 +267,49 @@ void open_events(const record::RunDirectory& run, Sitting& sitting) {
       record::EventWriter::open(
           os::real_files(), path, environment.rank, os::host_facts().hostname));
   sitting.run = run;
+}
+
+// The folder of this sitting. What is told goes there at once, but for a folder
+// that a run was in before: until begin_events() that run stays as it is, so
+// that a start which is refused has lost nothing. What lockstep launched has
+// its own writers.
+record::RunDirectory open_sitting(
+    const Command& command,
+    const Prepared& prepared,
+    Sitting& sitting,
+    collective::Communicator& group) {
+  const auto& environment = sitting.environment;
+  auto run = open_run(prepared, command.recipe, environment, group);
+  int64_t used =
+      group.rank() == 0 && environment.launcher != "lockstep" && run.is_used();
+  group.broadcast(&used, 1, collective::DataType::kInt64, 0);
+  if (used == 0) {
+    open_events(run, sitting);
+  }
+  return run;
+}
+
+// What was given is good: events begin, and what an old run would add to goes.
+// All ranks together.
+void begin_events(
+    const Prepared& prepared,
+    const record::RunDirectory& run,
+    Sitting& sitting,
+    collective::Communicator& group) {
+  if (sitting.events) {
+    return;
+  }
+  std::string failure;
+  if (group.rank() == 0 && begins_anew(prepared, run, sitting.environment)) {
+    if (const auto begun = run.start_anew(); !begun) {
+      failure = begun.error().to_string();
+    }
+  }
+  failure = train::broadcast_text(failure, group);
+  if (!failure.empty()) {
+    throw TrainError(kBadInput, failure);
+  }
+  open_events(run, sitting);
 }
 
 // By rank 0, unless the launcher has done so.
@@ -328,16 +383,17 @@ int run_own(
   if (command.verb != "train") {
     return prepared.run(own);
   }
-  const auto run =
-      open_run(prepared, command.recipe, sitting.environment, group);
-  open_events(run, sitting);
-  write_job(command, prepared, run, sitting.environment);
+  const auto run = open_sitting(command, prepared, sitting, group);
   own.directory = &run;
-  own.events = sitting.events.get();
   int code = 0;
   {
-    const train::Monitor monitor(
-        *sitting.events, kResourcePeriod, std::nullopt);
+    std::optional<train::Monitor> monitor;
+    own.begin = [&]() -> record::EventWriter& {
+      begin_events(prepared, run, sitting, group);
+      write_job(command, prepared, run, sitting.environment);
+      monitor.emplace(*sitting.events, kResourcePeriod, std::nullopt);
+      return *sitting.events;
+    };
     code = prepared.run(own);
   }
   sitting.events->write(wire::Exit{code, 0, ""});
@@ -442,34 +498,39 @@ int train_recipe(const Command& command, Sitting& sitting) {
     return test_checkpoint(prepared, *recipe, context);
   }
   const auto run =
-      open_run(prepared, command.recipe, environment, group.communicator());
-  open_events(run, sitting);
+      open_sitting(command, prepared, sitting, group.communicator());
   train::LoopResult result;
   {
     const auto recipe = build(prepared, context);
-    write_job(command, prepared, run, environment);
     train::LoopOptions options;
     options.environment = environment;
     options.config = prepared.config;
-    options.events = sitting.events.get();
     options.run = &run;
     options.started = sitting.started;
-    options.checkpoint_dir = !prepared.trainer.checkpoint_dir.empty()
-                                 ? prepared.trainer.checkpoint_dir
-                             : !environment.checkpoints.empty()
-                                 ? environment.checkpoints
-                                 : run.checkpoints().string();
+    options.checkpoint_dir =
+        checkpoint_folder(prepared, run, environment).string();
     input_or_throw(os::real_files().make_directories(options.checkpoint_dir));
-    // After build(), which may have read weights from there.
-    if (environment.rank == 0 && begins_anew(prepared, environment)) {
-      input_or_throw(record::set_checkpoints_aside(options.checkpoint_dir));
-    }
-    const train::Monitor monitor(
-        *sitting.events,
-        kResourcePeriod,
-        device.is_cuda()
-            ? std::optional(collective::gpu_address(device.index()))
-            : std::nullopt);
+    std::optional<train::Monitor> monitor;
+    options.begin = [&]() -> record::EventWriter& {
+      const bool anew = begins_anew(prepared, run, environment);
+      if (!sitting.events && anew) {
+        // Images are looked at when they are asked for.
+        recipe->loader().start(0, 0);
+        recipe->loader().next();
+      }
+      begin_events(prepared, run, sitting, group.communicator());
+      write_job(command, prepared, run, environment);
+      if (environment.rank == 0 && anew) {
+        input_or_throw(record::set_checkpoints_aside(options.checkpoint_dir));
+      }
+      monitor.emplace(
+          *sitting.events,
+          kResourcePeriod,
+          device.is_cuda()
+              ? std::optional(collective::gpu_address(device.index()))
+              : std::nullopt);
+      return *sitting.events;
+    };
     result = train::run_loop(*recipe, context, options);
   }
   const int code = result.stopped ? 128 + train::stop_signal() : 0;

@@ -31,13 +31,10 @@ class VitRecipe : public train::Recipe {
         training_(open_split(config.data, config.trainer, true)),
         test_(open_held_out(config.data, config.trainer)),
         trainer_(
-            config.options(
-                training_->channels(),
-                static_cast<int64_t>(training_->classes().size())),
+            checked_options(),
             config.optim,
             config.label_smoothing,
             context) {
-    check_classes();
     trainer_.augment(augment_options());
     begin_average();  // before the search: it counts what this takes
     if (context.training) {
@@ -199,6 +196,13 @@ class VitRecipe : public train::Recipe {
     }
   }
   void check_classes() const;
+  // Of a model for this data, which a classifier can be trained on.
+  models::VitOptions checked_options() const {
+    check_classes();
+    return config_.options(
+        training_->channels(),
+        static_cast<int64_t>(training_->classes().size()));
+  }
   train::BatchTrial batch_trial();
 
   VitConfig config_;

@@ -112,26 +112,40 @@ Result<RunDirectory> RunDirectory::existing(const os::Path& path) {
   return RunDirectory(plain(path));
 }
 
-Result<void> RunDirectory::start_anew() const {
+std::vector<os::Path> RunDirectory::appended() const {
   auto& files = os::real_files();
-  LOCKSTEP_TRY(files.remove(events()));
-  LOCKSTEP_TRY(files.remove(timing()));
-  const auto remove_in = [&](const os::Path& folder,
-                             const auto& ours) -> Result<void> {
-    LOCKSTEP_ASSIGN(const auto names, files.list(folder));
-    for (const auto& name : names) {
+  std::vector<os::Path> found;
+  for (const auto& path : {events(), metrics(), timing()}) {
+    if (files.exists(path)) {
+      found.push_back(path);
+    }
+  }
+  const auto add_from = [&](const os::Path& folder, const auto& ours) {
+    for (const auto& name :
+         files.list(folder).value_or(std::vector<std::string>())) {
       if (ours(name)) {
-        LOCKSTEP_TRY(files.remove(folder / name));
+        found.push_back(folder / name);
       }
     }
-    return {};
   };
-  LOCKSTEP_TRY(remove_in(path_ / "ranks", [](const std::string& name) {
+  add_from(path_ / "ranks", [](const std::string& name) {
     return name.ends_with(".jsonl");
-  }));
-  return remove_in(tensorboard(), [](const std::string& name) {
+  });
+  add_from(tensorboard(), [](const std::string& name) {
     return name.starts_with("events.out.tfevents.");
   });
+  return found;
+}
+
+bool RunDirectory::is_used() const {
+  return !appended().empty();
+}
+
+Result<void> RunDirectory::start_anew() const {
+  for (const auto& path : appended()) {
+    LOCKSTEP_TRY(os::real_files().remove(path));
+  }
+  return {};
 }
 
 Result<void> set_checkpoints_aside(const os::Path& folder) {

@@ -26,9 +26,11 @@ class RunDirectory {
   static Result<RunDirectory> existing(const os::Path& path);
 
   // Before another run begins in it: removes what that one would append to, the
-  // events of all ranks, timing.csv and TensorBoard's files. Logs and pictures
-  // stay until they are replaced; for checkpoints see below.
+  // events of all ranks, metrics.csv, timing.csv and TensorBoard's files. Logs
+  // and pictures stay until they are replaced; for checkpoints see below.
   Result<void> start_anew() const;
+  // Whether there is anything that start_anew() removes.
+  bool is_used() const;
 
   const os::Path& path() const { return path_; }
   std::string id() const { return path_.filename().string(); }
@@ -47,6 +49,7 @@ class RunDirectory {
 
  private:
   explicit RunDirectory(os::Path path) : path_(std::move(path)) {}
+  std::vector<os::Path> appended() const;  // what runs add to, and is there
   os::Path path_;
 };
 

@@ -51,13 +51,13 @@ TEST(RunDirectory, ANewRunAppendsToNothingOfTheOld) {
   ASSERT_TRUE(run);
   const std::vector<os::Path> kept = {
       run->job(),
-      run->metrics(),
       run->rank_log(0),
       run->checkpoints() / "last.safetensors",
       run->samples() / "fake-000001.png",
       run->tensorboard() / "notes.txt"};
   const std::vector<os::Path> gone = {
       run->events(),
+      run->metrics(),
       run->timing(),
       run->rank_events(0),
       run->rank_events(7),
@@ -67,7 +67,9 @@ TEST(RunDirectory, ANewRunAppendsToNothingOfTheOld) {
       std::ofstream(path) << "x";
     }
   }
+  EXPECT_TRUE(run->is_used());
   ASSERT_TRUE(run->start_anew());
+  EXPECT_FALSE(run->is_used());
   for (const auto& path : kept) {
     EXPECT_TRUE(std::filesystem::exists(path)) << path;
   }

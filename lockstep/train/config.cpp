@@ -117,7 +117,7 @@ void TrainerConfig::bind(config::Binder& b) {
       "auto: each rank's share of the global batch follows its speed");
   b.field(
       "memory_limit", memory_limit, "memory a rank may use; 0: what is free");
-  b.field("timeout", timeout, "how long a rank waits for another");
+  b.field("timeout", timeout, "how long a rank waits for another", above(0));
 }
 
 void DataConfig::bind(config::Binder& b) {

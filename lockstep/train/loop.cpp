@@ -169,8 +169,9 @@ class Loop {
   os::Instant settled_at_ = os::real_clock().now();
   int64_t step_epoch_ = 0;  // of the last step
   int64_t saved_step_ = -1;
-  fs::path saved_at_;   // that step
-  std::string run_id_;  // in its checkpoints
+  fs::path saved_at_;                      // that step
+  std::string run_id_;                     // in its checkpoints
+  record::EventWriter* events_ = nullptr;  // once the run has begun
   std::optional<Saver> saver_;
   std::string phase_;
   int64_t validated_step_ = -1;
@@ -209,23 +210,21 @@ void Loop::follow_speeds(const Launched& step) {
 
 std::optional<fs::path> Loop::resume_from() {
   const std::string& from = trainer_.resume;
+  const fs::path last = Saver::last_in(options_.checkpoint_dir);
   int64_t there = 0;
   // A restarted generation goes on by itself, from what this run has written: a
   // folder that was given may have another one's.
   if (options_.environment.generation > 0 && from != "auto") {
-    there = leader() && fs::exists(saver_->last()) &&
-            is_checkpoint_of(saver_->last(), run_id_);
+    there = leader() && fs::exists(last) && is_checkpoint_of(last, run_id_);
   } else if (from == "auto") {
-    there = leader() && fs::exists(saver_->last());
+    there = leader() && fs::exists(last);
   }
   group_.broadcast(&there, 1, collective::DataType::kInt64, 0);
   if (there != 0) {
-    return saver_->last();
+    return last;
   }
   if (from == "auto" && leader()) {
-    log_info(
-        fmt::format(
-            "nothing to resume at {}: step 1", saver_->last().string()));
+    log_info(fmt::format("nothing to resume at {}: step 1", last.string()));
   }
   return from == "auto" || from == "none" ? std::nullopt
                                           : std::optional<fs::path>(from);
@@ -257,11 +256,10 @@ void Loop::resume() {
   saving.sharded = choose_sharded(
       trainer_.checkpoint_format, options_.checkpoint_dir, whole, group_);
   saving.behind = context_.device.is_cuda() && whole.placements.empty();
-  saver_.emplace(saving, group_, *options_.events);
-  if (const auto path = resume_from()) {
+  const auto path = resume_from();
+  if (path) {
     progress_ = restore_together(*path, whole, group_);
     saved_at_ = *path;
-    take_best_along(*path);
     if (leader()) {
       log_info(
           fmt::format(
@@ -269,6 +267,11 @@ void Loop::resume() {
     }
   } else {
     share_state(whole, progress_, group_);
+  }
+  events_ = &options_.begin();
+  saver_.emplace(saving, group_, *events_);
+  if (path) {
+    take_best_along(*path);
   }
   saved_step_ = progress_.step;
   step_epoch_ = progress_.epoch;
@@ -309,9 +312,9 @@ void Loop::announce() {
   for (auto& [key, value] : recipe_.facts()) {
     init.facts[key] = value;
   }
-  options_.events->write(init);
+  events_->write(init);
   phase_ = recipe_.phase(progress_.step + 1);
-  options_.events->write(wire::Phase{phase_});
+  events_->write(wire::Phase{phase_});
 }
 
 // Tells when the next step is another kind of work.
@@ -320,7 +323,7 @@ void Loop::enter_phase(Recorder& recorder) {
   if (next != phase_) {
     drain(recorder);  // the steps before belong to the phase before
     phase_ = next;
-    options_.events->write(wire::Phase{phase_});
+    events_->write(wire::Phase{phase_});
   }
 }
 
@@ -457,7 +460,7 @@ bool Loop::run_epoch(Recorder& recorder) {
       break;
     }
   }
-  options_.events->write(
+  events_->write(
       wire::Epoch{progress_.epoch, steps, samples, seconds_since(begun)});
   ++progress_.epoch;
   progress_.samples_in_epoch = 0;
@@ -547,7 +550,7 @@ void Loop::settle(Recorder& recorder, Launched step) {
   for (size_t i = 0; i < names_.size(); ++i) {
     metric.values[names_[i]] = values[i] / step.share;
   }
-  options_.events->write(std::move(metric));
+  events_->write(std::move(metric));
   wire::Iteration iteration;
   iteration.step = step.step;
   iteration.epoch = step.epoch;
@@ -566,7 +569,7 @@ void Loop::settle(Recorder& recorder, Launched step) {
     measured_samples_ += agreement_.samples();
     measured_seconds_ += iteration.total;
   }
-  options_.events->write(iteration);
+  events_->write(iteration);
 
   if (const int rank = agreement_.first_nan_rank(); rank >= 0) {
     std::string which;
@@ -664,9 +667,9 @@ void Loop::validate(Recorder& recorder) {
     return;
   }
   validated_step_ = progress_.step;
-  options_.events->write(wire::Phase{"validation"});
+  events_->write(wire::Phase{"validation"});
   const auto values = recipe_.validate();
-  options_.events->write(wire::Phase{phase_});
+  events_->write(wire::Phase{phase_});
   if (values.empty()) {
     tell_no_validation();
     return;
@@ -680,7 +683,7 @@ void Loop::validate(Recorder& recorder) {
   recorder.flush();
   recorder.line(text, true);
   if (leader()) {
-    options_.events->write(wire::Metric{progress_.step, step_epoch_, values});
+    events_->write(wire::Metric{progress_.step, step_epoch_, values});
   }
   const auto best = recipe_.best();
   const auto found = values.find(best.metric);

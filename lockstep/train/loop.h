@@ -4,6 +4,7 @@
 // metrics, validation, pictures and checkpoints. Ranks agree on every decision
 // (stop, NaN, limits) by one small reduction a step.
 
+#include <functional>
 #include <string>
 
 #include "lockstep/record/run_directory.h"
@@ -20,7 +21,10 @@ namespace lockstep::train {
 struct LoopOptions {
   RankEnvironment environment;
   std::string config;  // resolved, as YAML; kept in the checkpoint
-  record::EventWriter* events = nullptr;
+  // Called once, by all ranks together, when what was given is known to be
+  // good, checkpoints to go on from too: until then an old run's files stay as
+  // they are.
+  std::function<record::EventWriter&()> begin;
   const record::RunDirectory* run = nullptr;
   std::string checkpoint_dir;
   double started = 0;  // Unix seconds when the process began

@@ -100,10 +100,6 @@ Saver::~Saver() {
   }
 }
 
-fs::path Saver::last() const {
-  return options_.folder / "last.safetensors";
-}
-
 void Saver::wait() {
   if (writing_.valid()) {
     writing_.get();

@@ -45,7 +45,10 @@ class Saver {
   // Until all is on disk; throws what the write threw.
   void wait();
 
-  std::filesystem::path last() const;
+  std::filesystem::path last() const { return last_in(options_.folder); }
+  static std::filesystem::path last_in(const std::filesystem::path& folder) {
+    return folder / "last.safetensors";
+  }
 
  private:
   // Files of `state`; the one that the event names.

@@ -48,6 +48,12 @@ int64_t side_of(int64_t patches) {
   return side > 0 && side * side == patches ? side : -1;
 }
 
+// A head for another number of classes, of a model of the same width.
+bool differs_in_classes(at::IntArrayRef ours, at::IntArrayRef theirs) {
+  return !ours.empty() && ours.size() == theirs.size() &&
+         ours.slice(1) == theirs.slice(1);
+}
+
 class Loading {
  public:
   Loading(const std::filesystem::path& path, const WeightsOptions& options)
@@ -88,7 +94,7 @@ class Loading {
               theirs,
               view->dtype));
     }
-    if (head && !same) {
+    if (head && !same && differs_in_classes(tensor.sizes(), view->shape)) {
       report.kept.push_back(
           fmt::format("{} {}: the file has {}", name, ours, theirs));
       return;

@@ -145,6 +145,12 @@ TEST_F(WeightsFile, NamesWhatCannotBeMeant) {
   EXPECT_NE(
       refusal({{"other", at::zeros({3, 2})}}).find("none of its 2"),
       std::string::npos);
+  // A head of other classes is replaced, one of another width is a mistake.
+  write({{"a", at::ones({2})}, {"head.weight", at::ones({10, 8})}});
+  EXPECT_NE(
+      refusal({{"a", at::zeros({2})}, {"head.weight", at::zeros({10, 4})}})
+          .find("'head.weight' is [10, 8], but the model has [10, 4]"),
+      std::string::npos);
   write({{"a", at::ones({2, 3}, at::kLong)}});
   const auto type = refusal({{"a", at::zeros({2, 3})}});
   EXPECT_NE(type.find("tensor 'a' [2, 3] has type I64"), std::string::npos)
