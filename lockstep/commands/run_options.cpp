@@ -18,13 +18,13 @@ using launch::Job;
 
 template <class T>
 Result<std::optional<T>> parsed(
-    const std::string& text,
+    const std::optional<std::string>& text,
     const char* option,
     Result<T> (*parse)(std::string_view)) {
-  if (text.empty()) {
+  if (!text) {
     return std::optional<T>();
   }
-  LOCKSTEP_ASSIGN(T value, parse(text).with_context(option));
+  LOCKSTEP_ASSIGN(T value, parse(*text).with_context(option));
   return std::optional<T>(value);
 }
 
@@ -84,7 +84,7 @@ Result<void> check_rented(const RunOptions& options, const Job& job) {
         "resources: cpus, memory and accelerators do not go with optimise",
         "name the types: optimise.candidates");
   }
-  if (!is_rented && !options.keep.empty()) {
+  if (!is_rented && options.keep) {
     return refuse(
         "--keep is for machines that are rented for the run",
         "resources: {cloud: aws, instance_type: c5.xlarge}");
