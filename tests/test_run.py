@@ -448,6 +448,15 @@ def test_secrets_are_redacted(control):
     assert result.returncode == 2 and "TOKEN is not set" in result.stderr
 
 
+def test_a_secret_is_no_variable_besides(control):
+    result = control.call(
+        "run", "--env", "TOKEN=other", "secrets={TOKEN: null}", "--", "true", env={"TOKEN": "hunter2-long"}
+    )
+    assert result.returncode == 2, result.stderr
+    assert "TOKEN stands in 'secrets'" in result.stderr
+    assert not control.runs()
+
+
 def test_the_report_knows_the_end_that_could_not_be_written(control):
     # As on a full disk: the last state.json does not come to be.
     break_it = 'd=$(dirname "$(dirname "$LOCKSTEP_EVENTS")"); rm "$d/state.json"; mkdir "$d/state.json"'

@@ -195,6 +195,12 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
           fmt::format(
               "--env {}: lockstep sets this itself for each rank", name));
     }
+    if (job.secret_values.contains(name)) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--env {0}: {0} stands in 'secrets': name it once", name));
+    }
     job.envs[name] = pair.substr(equals + 1);
   }
   LOCKSTEP_ASSIGN(
