@@ -473,6 +473,26 @@ def test_a_run_is_found_by_any_name(control):
     assert found.returncode == 0 and "done" in found.stdout, found.stderr
 
 
+def test_a_name_like_a_path_finds_its_run(control):
+    assert control.call("run", "--name", "a/../b", "--", "true").returncode == 0
+    found = control.call("report", "a/../b")
+    assert found.returncode == 0 and "done" in found.stdout, found.stderr
+    absent = control.call("report", "a/../c")
+    assert absent.returncode == 2 and "a/../c" in absent.stderr
+
+
+def test_ps_lists_a_run_whose_state_is_damaged(control):
+    assert control.call("run", "--", "true").returncode == 0
+    run = control.run()
+    (run.path / "state.json").write_text("{")
+    listed = control.call("ps")
+    assert listed.returncode == 0 and "state.json" in listed.stderr
+    assert run.path.name in listed.stdout and "unreadable" in listed.stdout
+    assert "no runs" not in listed.stderr
+    (row,) = json.loads(control.call("--output", "json", "ps").stdout)
+    assert row["id"] == run.path.name and row["state"] == "unreadable" and "state.json" in row["detail"]
+
+
 @pytest.mark.parametrize("words", [["run", "."], ["run", "--runs-dir", "file/x", "--", "true"]])
 def test_what_cannot_be_read_or_written_is_input(control, words):
     control.script("file", "")
