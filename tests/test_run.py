@@ -448,6 +448,31 @@ def test_secrets_are_redacted(control):
     assert result.returncode == 2 and "TOKEN is not set" in result.stderr
 
 
+def test_secrets_that_are_quoted_are_redacted(control):
+    def check(secret, *words):
+        told = control.call("run", *words, "secrets={TOKEN: null}", "--dry-run", "--", "echo", secret, env={"TOKEN": secret})
+        assert told.returncode == 0, told.stderr
+        done = control.call("run", *words, "secrets={TOKEN: null}", "--", "echo", secret, env={"TOKEN": secret})
+        assert done.returncode == 0, done.stderr
+        run = control.runs()[-1]
+        texts = [told.stdout] + [
+            (run.path / name).read_text() for name in ("job.yaml", "events.jsonl", "state.json", "logbook.md")
+        ]
+        for text in texts:
+            for part in re.findall(r"\w+", secret):
+                assert part not in text, (part, text)
+        assert "***" in texts[0]
+
+    check("q7z'bc123")
+    check('paq"zzq\\wqo')
+    check("lnq1 xq2\nlnq3 xq4")
+
+
+def test_a_key_is_no_secret(control):
+    dry = control.call("run", "secrets={TOKEN: null}", "--dry-run", "--", "true", env={"TOKEN": "run"})
+    assert dry.returncode == 0 and 'run: ["true"]' in dry.stdout, dry.stdout
+
+
 def test_a_secret_is_no_variable_besides(control):
     result = control.call(
         "run", "--env", "TOKEN=other", "secrets={TOKEN: null}", "--", "true", env={"TOKEN": "hunter2-long"}

@@ -12,7 +12,7 @@
 #include "lockstep/commands/sweep_table.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/config/node.h"
-#include "lockstep/launch/shell.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/os/process.h"
 #include "lockstep/os/temporary_folder.h"
 
@@ -359,8 +359,7 @@ Result<int> run_sweep(const SweepOptions& options, const Context& context) {
     table.name = sweep.job.name;
     table.scaling = sweep.spec.scaling;
     table.repeat = options.repeat;
-    table.command = launch::redact(
-        sweep.job, "lockstep " + launch::shell_line(context.words));
+    table.command = "lockstep " + launch::shown_line(sweep.job, context.words);
     LOCKSTEP_TRY(write_sweep_files(table, sweep.folder));
     return table;
   };
