@@ -448,6 +448,37 @@ def test_secrets_are_redacted(control):
     assert result.returncode == 2 and "TOKEN is not set" in result.stderr
 
 
+TELLING = """import lockstep, os
+token = os.environ["TOKEN"]
+lockstep.init(program="with " + token, facts={"login": token, token: "x"})
+lockstep.phase("at " + token)
+lockstep.iteration(1)
+lockstep.metric({token: 1.5}, step=1)
+lockstep.checkpoint("/models/" + token, step=1)
+raise SystemExit("no login with " + token)
+"""
+
+
+@pytest.mark.parametrize("secret", ["hunter2-long", "pa\"ss'wo\\rd-\u00fc"])
+def test_secrets_in_events_of_ranks_are_redacted(control, secret):
+    control.script("telling.py", TELLING)
+    control.script("job.yaml", f"run: ['{sys.executable}', telling.py]\nsecrets: {{TOKEN: null}}\n")
+    result = control.call("run", "job.yaml", "--retries", "1", env={"TOKEN": secret})
+    assert result.returncode == 1, result.stderr
+    run = control.run()
+    assert secret in run.log(0)
+    kinds = [event["kind"] for event in run.events()]
+    assert kinds.count("checkpoint") == 2 and "metric" in kinds and "decision" in kinds
+    report = control.call("report", "last")
+    assert report.returncode == 0, report.stderr
+    shown = {name: (run.path / name).read_text() for name in ("events.jsonl", "logbook.md", "state.json", "metrics.csv")}
+    shown["report"] = report.stdout + control.call("--output", "json", "report", "last").stdout
+    shown["output"] = result.stdout + result.stderr
+    for name, text in shown.items():
+        assert secret not in text and json.dumps(secret)[1:-1] not in text, (name, text)
+    assert "/models/***" in shown["events.jsonl"]
+
+
 def test_secrets_that_are_quoted_are_redacted(control):
     def check(secret, *words):
         told = control.call("run", *words, "secrets={TOKEN: null}", "--dry-run", "--", "echo", secret, env={"TOKEN": secret})
