@@ -89,6 +89,14 @@ def test_near_names_are_told(control, words, hint):
         ["run", "--budget", "0", "--price", "1", "--", "true"],
         ["run", "--max-duration", "0s", "--", "true"],
         ["run", "--timeout", "0", "--", "true"],
+        ["run", "--timeout", "", "--", "true"],
+        ["run", "--max-duration", "", "--", "true"],
+        ["run", "--max-duration=", "--", "true"],
+        ["run", "--budget", "", "--price", "1", "--", "true"],
+        ["run", "--price", "", "--", "true"],
+        ["run", "--grace", "", "--", "true"],
+        ["run", "--keep", "", "--", "true"],
+        ["run", "--hosts", "a", "--ports", "", "--", "true"],
         ["run", "--env", "NOVALUE", "--", "true"],
         ["run", "--env", "RANK=1", "--", "true"],
         ["run", "absent.yaml"],
@@ -108,12 +116,14 @@ def test_near_names_are_told(control, words, hint):
         ["run", "--keep", "1h", "--", "true"],
         ["run", "--cluster", "c", "--", "true"],
         ["cost", "--since", "ever"],
+        ["cost", "--since", ""],
         ["report", "no-such-run"],
         ["stop"],
         ["completion", "tcsh"],
         ["--output", "xml", "ps"],
         ["doctor", "--hosts", "a,,b"],
         ["doctor", "--hosts", "a", "--ports", "9-3"],
+        ["doctor", "--hosts", "a", "--ports", ""],
         ["doctor", "--hostfile", "no-such-file"],
     ],
 )
@@ -122,6 +132,25 @@ def test_bad_commands_exit_with_2_and_a_line(control, words):
     assert result.returncode == 2, (result.stdout, result.stderr)
     assert result.stderr.startswith("lockstep: ")
     assert not control.runs()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweep", "--timeout"],
+        ["sweep", "--grace"],
+        ["sweep", "--price"],
+        ["sweep", "--budget"],
+        ["plan", "--budget"],
+        ["plan", "--max-duration"],
+        ["bench", "--candidates", "a=1,b=1", "--budget"],
+    ],
+)
+def test_an_empty_limit_is_refused_wherever_it_is_given(control, words):
+    control.script("job.yaml", "run: 'true'\n")
+    result = control.call(words[0], "job.yaml", *words[1:], "")
+    assert result.returncode == 2, (result.stdout, result.stderr)
+    assert words[-1] in result.stderr and "write it as" in result.stderr
 
 
 def test_program_without_dashes_gets_the_right_command(control):

@@ -448,6 +448,71 @@ def test_secrets_are_redacted(control):
     assert result.returncode == 2 and "TOKEN is not set" in result.stderr
 
 
+TELLING = """import lockstep, os
+token = os.environ["TOKEN"]
+lockstep.init(program="with " + token, facts={"login": token, token: "x"})
+lockstep.phase("at " + token)
+lockstep.iteration(1)
+lockstep.metric({token: 1.5}, step=1)
+lockstep.checkpoint("/models/" + token, step=1)
+raise SystemExit("no login with " + token)
+"""
+
+
+@pytest.mark.parametrize("secret", ["hunter2-long", "pa\"ss'wo\\rd-\u00fc"])
+def test_secrets_in_events_of_ranks_are_redacted(control, secret):
+    control.script("telling.py", TELLING)
+    control.script("job.yaml", f"run: ['{sys.executable}', telling.py]\nsecrets: {{TOKEN: null}}\n")
+    result = control.call("run", "job.yaml", "--retries", "1", env={"TOKEN": secret})
+    assert result.returncode == 1, result.stderr
+    run = control.run()
+    assert secret in run.log(0)
+    kinds = [event["kind"] for event in run.events()]
+    assert kinds.count("checkpoint") == 2 and "metric" in kinds and "decision" in kinds
+    report = control.call("report", "last")
+    assert report.returncode == 0, report.stderr
+    shown = {name: (run.path / name).read_text() for name in ("events.jsonl", "logbook.md", "state.json", "metrics.csv")}
+    shown["report"] = report.stdout + control.call("--output", "json", "report", "last").stdout
+    shown["output"] = result.stdout + result.stderr
+    for name, text in shown.items():
+        assert secret not in text and json.dumps(secret)[1:-1] not in text, (name, text)
+    assert "/models/***" in shown["events.jsonl"]
+
+
+def test_secrets_that_are_quoted_are_redacted(control):
+    def check(secret, *words):
+        told = control.call("run", *words, "secrets={TOKEN: null}", "--dry-run", "--", "echo", secret, env={"TOKEN": secret})
+        assert told.returncode == 0, told.stderr
+        done = control.call("run", *words, "secrets={TOKEN: null}", "--", "echo", secret, env={"TOKEN": secret})
+        assert done.returncode == 0, done.stderr
+        run = control.runs()[-1]
+        texts = [told.stdout] + [
+            (run.path / name).read_text() for name in ("job.yaml", "events.jsonl", "state.json", "logbook.md")
+        ]
+        for text in texts:
+            for part in re.findall(r"\w+", secret):
+                assert part not in text, (part, text)
+        assert "***" in texts[0]
+
+    check("q7z'bc123")
+    check('paq"zzq\\wqo')
+    check("lnq1 xq2\nlnq3 xq4")
+
+
+def test_a_key_is_no_secret(control):
+    dry = control.call("run", "secrets={TOKEN: null}", "--dry-run", "--", "true", env={"TOKEN": "run"})
+    assert dry.returncode == 0 and 'run: ["true"]' in dry.stdout, dry.stdout
+
+
+def test_a_secret_is_no_variable_besides(control):
+    result = control.call(
+        "run", "--env", "TOKEN=other", "secrets={TOKEN: null}", "--", "true", env={"TOKEN": "hunter2-long"}
+    )
+    assert result.returncode == 2, result.stderr
+    assert "TOKEN stands in 'secrets'" in result.stderr
+    assert not control.runs()
+
+
 def test_the_report_knows_the_end_that_could_not_be_written(control):
     # As on a full disk: the last state.json does not come to be.
     break_it = 'd=$(dirname "$(dirname "$LOCKSTEP_EVENTS")"); rm "$d/state.json"; mkdir "$d/state.json"'
@@ -462,6 +527,26 @@ def test_a_run_is_found_by_any_name(control):
     assert control.call("run", "--name", "mein Lauf \u00e4", "--", "true").returncode == 0
     found = control.call("report", "mein Lauf \u00e4")
     assert found.returncode == 0 and "done" in found.stdout, found.stderr
+
+
+def test_a_name_like_a_path_finds_its_run(control):
+    assert control.call("run", "--name", "a/../b", "--", "true").returncode == 0
+    found = control.call("report", "a/../b")
+    assert found.returncode == 0 and "done" in found.stdout, found.stderr
+    absent = control.call("report", "a/../c")
+    assert absent.returncode == 2 and "a/../c" in absent.stderr
+
+
+def test_ps_lists_a_run_whose_state_is_damaged(control):
+    assert control.call("run", "--", "true").returncode == 0
+    run = control.run()
+    (run.path / "state.json").write_text("{")
+    listed = control.call("ps")
+    assert listed.returncode == 0 and "state.json" in listed.stderr
+    assert run.path.name in listed.stdout and "unreadable" in listed.stdout
+    assert "no runs" not in listed.stderr
+    (row,) = json.loads(control.call("--output", "json", "ps").stdout)
+    assert row["id"] == run.path.name and row["state"] == "unreadable" and "state.json" in row["detail"]
 
 
 @pytest.mark.parametrize("words", [["run", "."], ["run", "--runs-dir", "file/x", "--", "true"]])

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/os/process.h"
+#include "lockstep/os/standard_streams.h"
 #include "lockstep/recipes/registry.h"
 #include "lockstep/recipes/session.h"
 #include "lockstep/train/rank_environment.h"
@@ -67,6 +68,7 @@ int print(const Result<std::string>& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::os::hold_standard_streams();
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto command = lockstep::recipes::parse_command(words);
   if (!command) {

@@ -33,7 +33,8 @@ struct BenchOptions {
   std::vector<std::string> words;  // JOB.yaml key=value ...
   std::string replay;
   std::vector<std::string> candidates;
-  std::string budget, out, patience = "10m";
+  std::optional<std::string> budget;
+  std::string out, patience = "10m";
   std::vector<std::string> envs;
   std::string container, workdir;
   std::optional<int> procs, iterations;
@@ -44,7 +45,7 @@ struct BenchOptions {
 // A replay measures nothing: what says how to measure is a mistake.
 Result<void> check_replay_alone(const BenchOptions& options) {
   const bool measures = !options.words.empty() || !options.candidates.empty() ||
-                        !options.budget.empty() || !options.out.empty() ||
+                        options.budget || !options.out.empty() ||
                         options.iterations || options.total_steps ||
                         options.explain;
   if (measures) {
@@ -111,8 +112,8 @@ Result<economics::RaceOptions> race_options(
                       ? race.stages.back()
                       : std::min(kAtLeast, race.stages.back());
   std::optional<Money> cap = job.budget;
-  if (!options.budget.empty()) {
-    LOCKSTEP_ASSIGN(cap, parse_money(options.budget).with_context("--budget"));
+  if (options.budget) {
+    LOCKSTEP_ASSIGN(cap, parse_money(*options.budget).with_context("--budget"));
   }
   if (cap) {
     if (!all_priced(candidates)) {

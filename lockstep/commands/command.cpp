@@ -141,8 +141,10 @@ Result<record::RunDirectory> find_run(
   if (auto run = record::RunDirectory::existing(direct)) {
     return run;
   }
-  if (name.find('/') != std::string::npos) {
-    return record::RunDirectory::existing(name);
+  const bool is_path = name.find('/') != std::string::npos;
+  auto there = record::RunDirectory::existing(name);
+  if (is_path && there) {
+    return there;
   }
   LOCKSTEP_ASSIGN(
       std::vector<record::RunDirectory> runs,
@@ -161,6 +163,9 @@ Result<record::RunDirectory> find_run(
     if (state && *state && (*state)->name == name) {
       return run;
     }
+  }
+  if (is_path) {
+    return there;  // tells what is wrong with that folder
   }
   std::vector<std::string> ids;
   std::vector<size_t> matches;

@@ -235,7 +235,7 @@ Result<int> doctor(const Context& context) {
 struct DoctorOptions {
   std::vector<std::string> hosts;
   std::string hostfile;
-  std::string ports;
+  std::optional<std::string> ports;
   bool cloud = false;
   std::string region;
 };

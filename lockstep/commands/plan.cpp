@@ -26,7 +26,8 @@ using nlohmann::json;
 
 struct PlanOptions {
   std::vector<std::string> words;  // JOB.yaml key=value ...
-  std::string max_duration, budget, scaling = "weak", benches = "benches", out;
+  std::optional<std::string> max_duration, budget;
+  std::string scaling = "weak", benches = "benches", out;
   std::vector<std::string> prices;  // NAME=USD
   std::optional<double> total_steps;
   int nodes = 0;  // most; 0: those measured
@@ -164,15 +165,15 @@ Result<PlanReport> make_report(
   PlanReport report;
   report.job = job.name;
   std::optional<Duration> duration = job.max_duration;
-  if (!options.max_duration.empty()) {
+  if (options.max_duration) {
     LOCKSTEP_ASSIGN(
         duration,
-        parse_duration(options.max_duration).with_context("--max-duration"));
+        parse_duration(*options.max_duration).with_context("--max-duration"));
   }
   std::optional<Money> budget = job.budget;
-  if (!options.budget.empty()) {
+  if (options.budget) {
     LOCKSTEP_ASSIGN(
-        budget, parse_money(options.budget).with_context("--budget"));
+        budget, parse_money(*options.budget).with_context("--budget"));
   }
   if (duration) {
     report.limits.max_seconds = to_seconds(*duration);

@@ -7,11 +7,12 @@
 
 namespace lockstep::commands {
 
-Result<PortRange> parse_port_range(const std::string& text) {
+Result<PortRange> parse_port_range(const std::optional<std::string>& given) {
   PortRange range;
-  if (text.empty()) {
+  if (!given) {
     return range;
   }
+  const std::string& text = *given;
   const char* end = text.data() + text.size();
   auto read = std::from_chars(text.data(), end, range.first);
   range.last = range.first;

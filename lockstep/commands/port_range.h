@@ -2,6 +2,7 @@
 
 // The value of `--ports`: "4000-4100", or one port.
 
+#include <optional>
 #include <string>
 
 #include "lockstep/base/result.h"
@@ -12,7 +13,7 @@ struct PortRange {
   int first = 0;  // 0: any free one
   int last = 0;
 };
-// Of an empty text: any.
-Result<PortRange> parse_port_range(const std::string& text);
+// Where none was given: any.
+Result<PortRange> parse_port_range(const std::optional<std::string>& given);
 
 }  // namespace lockstep::commands

@@ -102,12 +102,13 @@ Result<int> list(const Context& context) {
     const auto state = launch::read_run_state(run);
     if (!state) {
       log_warning(state.error().to_string());
-      continue;
     }
-    launch::RunStateFile alone;
-    alone.id = run.id();
-    alone.state = "alone";
-    rows.push_back({run, state->value_or(alone), launch::last_step(run)});
+    launch::RunStateFile other;
+    other.id = run.id();
+    other.state = state ? "alone" : "unreadable";
+    other.detail = state ? "" : state.error().to_string();
+    rows.push_back(
+        {run, state ? state->value_or(other) : other, launch::last_step(run)});
   }
   ask_heads(rows);
   for (Row& row : rows) {

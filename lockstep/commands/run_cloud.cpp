@@ -72,17 +72,17 @@ class CloudRun {
 
  private:
   Result<void> read_keep() {
-    if (order_.options.keep.empty()) {
+    if (!order_.options.keep) {
       return {};
     }
     LOCKSTEP_ASSIGN(
-        keep_, parse_duration(order_.options.keep).with_context("--keep"));
+        keep_, parse_duration(*order_.options.keep).with_context("--keep"));
     if (keep_ < std::chrono::seconds(10) || keep_ > kLongestKept) {
       return Error(
           ErrorCode::kInvalidInput,
           fmt::format(
               "--keep {}: accepted: 10s to {}",
-              order_.options.keep,
+              *order_.options.keep,
               format_duration(kLongestKept)));
     }
     return {};

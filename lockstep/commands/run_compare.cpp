@@ -18,6 +18,7 @@
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_kinds.h"
 #include "lockstep/config/binder.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/launch/shell.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/clock.h"
@@ -368,7 +369,13 @@ Result<bool> Comparison::ask(const std::string& plans) {
 Result<int> Comparison::run_all() {
   record::ComparisonInput input;
   input.name = name_;
-  input.command = "lockstep " + launch::shell_line(context_.words);
+  std::vector<std::string> shown = context_.words;
+  for (const auto& [variant, file] : config_.compare) {
+    if (const auto job = launch::load_job(file, {}, os::environment())) {
+      shown = launch::redact(*job, std::move(shown));
+    }
+  }
+  input.command = "lockstep " + launch::shell_line(shown);
   json variants = json::array();
   int worst = 0;
   bool interrupted = false;

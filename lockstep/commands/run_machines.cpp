@@ -181,8 +181,7 @@ RunOrder order_on(
     sum = sum + node.hourly;
     is_known = is_known && node.price_known;
   }
-  const bool is_said =
-      !order.options.price.empty() || order.priced.job.resources.price;
+  const bool is_said = order.options.price || order.priced.job.resources.price;
   if (!is_said) {
     there.priced.price.reset();
     there.priced.source.clear();

@@ -18,13 +18,13 @@ using launch::Job;
 
 template <class T>
 Result<std::optional<T>> parsed(
-    const std::string& text,
+    const std::optional<std::string>& text,
     const char* option,
     Result<T> (*parse)(std::string_view)) {
-  if (text.empty()) {
+  if (!text) {
     return std::optional<T>();
   }
-  LOCKSTEP_ASSIGN(T value, parse(text).with_context(option));
+  LOCKSTEP_ASSIGN(T value, parse(*text).with_context(option));
   return std::optional<T>(value);
 }
 
@@ -84,7 +84,7 @@ Result<void> check_rented(const RunOptions& options, const Job& job) {
         "resources: cpus, memory and accelerators do not go with optimise",
         "name the types: optimise.candidates");
   }
-  if (!is_rented && !options.keep.empty()) {
+  if (!is_rented && options.keep) {
     return refuse(
         "--keep is for machines that are rented for the run",
         "resources: {cloud: aws, instance_type: c5.xlarge}");
@@ -194,6 +194,12 @@ Result<void> apply_options(Job& job, const RunOptions& options) {
           ErrorCode::kInvalidInput,
           fmt::format(
               "--env {}: lockstep sets this itself for each rank", name));
+    }
+    if (job.secret_values.contains(name)) {
+      return Error(
+          ErrorCode::kInvalidInput,
+          fmt::format(
+              "--env {0}: {0} stands in 'secrets': name it once", name));
     }
     job.envs[name] = pair.substr(equals + 1);
   }

@@ -16,11 +16,13 @@ namespace lockstep::commands {
 struct RunOptions {
   std::vector<std::string> words;  // JOB.yaml key=value ...
   std::vector<std::string> hosts;
-  std::string hostfile, cluster, launcher, container, keep;
+  std::string hostfile, cluster, launcher, container;
   std::optional<int> nodes, procs;
   std::vector<std::string> envs;
-  std::string workdir, setup, name, ports, ranks = "0";
-  std::string timeout, budget, max_duration, price, grace;
+  std::string workdir, setup, name, ranks = "0";
+  // None was given: an empty one is refused, not taken for no limit.
+  std::optional<std::string> timeout, budget, max_duration, price, grace, keep,
+      ports;
   int retries = 0;
   bool detach = false, dry_run = false, yes = false;
 };

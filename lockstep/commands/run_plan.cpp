@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/commands/table.h"
-#include "lockstep/launch/shell.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/process.h"
 
@@ -24,12 +24,12 @@ std::string shortened(const std::string& text) {
 }  // namespace
 
 std::string repeat_command(const Job& job, const Context& context) {
-  return launch::redact(job, "lockstep " + launch::shell_line(context.words));
+  return "lockstep " + launch::shown_line(job, context.words);
 }
 
 std::string program_name(const Job& job, const std::vector<std::string>& argv) {
   if (job.train.kind() == config::Node::Kind::kNull) {
-    std::string line = launch::redact(job, launch::shell_line(argv));
+    std::string line = launch::shown_line(job, argv);
     std::ranges::replace(line, '\n', ' ');
     return line;
   }
@@ -58,7 +58,7 @@ void print_plan(
     OutputFormat format) {
   const Job& job = priced.job;
   const std::string yaml = launch::job_yaml(job);
-  const std::string command = launch::redact(job, launch::shell_line(argv));
+  const std::string command = launch::shown_line(job, argv);
   std::optional<Money> hour;
   if (priced.price) {
     hour = *priced.price * static_cast<double>(plan.nodes.size());

@@ -12,7 +12,7 @@
 #include "lockstep/commands/sweep_table.h"
 #include "lockstep/commands/table.h"
 #include "lockstep/config/node.h"
-#include "lockstep/launch/shell.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/os/process.h"
 #include "lockstep/os/temporary_folder.h"
 
@@ -24,9 +24,10 @@ using config::Node;
 
 struct SweepOptions {
   std::vector<std::string> words;  // JOB.yaml key=a,b ...
-  std::string nodes = "1", procs = "1", scaling = "weak", out, budget, price;
+  std::string nodes = "1", procs = "1", scaling = "weak", out;
   int repeat = 3;
-  std::string hosts, hostfile, launcher, container, workdir, timeout, grace;
+  std::string hosts, hostfile, launcher, container, workdir;
+  std::optional<std::string> budget, price, timeout, grace;
   std::vector<std::string> envs;
   int retries = 0;
   bool dry_run = false, yes = false;
@@ -136,6 +137,20 @@ void pass(std::vector<std::string>& words, const char* option, auto value) {
   }
 }
 
+// Each run would refuse it: better before the first one begins.
+template <class T>
+Result<void> pass_limit(
+    std::vector<std::string>& words,
+    const char* option,
+    const std::optional<std::string>& text,
+    Result<T> (*parse)(std::string_view)) {
+  if (text) {
+    LOCKSTEP_TRY(parse(*text).with_context(option));
+    words.insert(words.end(), {option, *text});
+  }
+  return {};
+}
+
 Result<void> check_nodes(const SweepOptions& options, const Sweep& sweep) {
   const int most = std::ranges::max(sweep.spec.nodes);
   const auto& resources = sweep.job.resources;
@@ -209,9 +224,11 @@ Result<Sweep> resolve(const SweepOptions& options, const Context& context) {
   pass(sweep.passed, "--launcher", options.launcher);
   pass(sweep.passed, "--container", options.container);
   pass(sweep.passed, "--workdir", options.workdir);
-  pass(sweep.passed, "--timeout", options.timeout);
-  pass(sweep.passed, "--grace", options.grace);
-  pass(sweep.passed, "--price", options.price);
+  LOCKSTEP_TRY(
+      pass_limit(sweep.passed, "--timeout", options.timeout, parse_duration));
+  LOCKSTEP_TRY(
+      pass_limit(sweep.passed, "--grace", options.grace, parse_duration));
+  LOCKSTEP_TRY(pass_limit(sweep.passed, "--price", options.price, parse_money));
   for (const std::string& variable : options.envs) {
     pass(sweep.passed, "--env", variable);
   }
@@ -219,14 +236,13 @@ Result<Sweep> resolve(const SweepOptions& options, const Context& context) {
     pass(sweep.passed, "--retries", options.retries);
   }
   sweep.budget = sweep.job.budget;
-  if (!options.budget.empty()) {
+  if (options.budget) {
     LOCKSTEP_ASSIGN(
-        sweep.budget, parse_money(options.budget).with_context("--budget"));
+        sweep.budget, parse_money(*options.budget).with_context("--budget"));
   }
   if (sweep.budget) {
     LOCKSTEP_ASSIGN(const Settings settings, context.settings());
-    if (options.price.empty() && !sweep.job.resources.price &&
-        !settings.price) {
+    if (!options.price && !sweep.job.resources.price && !settings.price) {
       return Error(
                  ErrorCode::kInvalidInput,
                  "a budget needs the price of the machines")
@@ -343,8 +359,7 @@ Result<int> run_sweep(const SweepOptions& options, const Context& context) {
     table.name = sweep.job.name;
     table.scaling = sweep.spec.scaling;
     table.repeat = options.repeat;
-    table.command = launch::redact(
-        sweep.job, "lockstep " + launch::shell_line(context.words));
+    table.command = "lockstep " + launch::shown_line(sweep.job, context.words);
     LOCKSTEP_TRY(write_sweep_files(table, sweep.folder));
     return table;
   };

@@ -13,7 +13,7 @@
 
 #include "lockstep/commands/report.h"
 #include "lockstep/commands/run_plan.h"
-#include "lockstep/launch/shell.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/launch/supervisor.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/process.h"
@@ -211,7 +211,7 @@ Result<std::string> SweepRunner::shown_command(
     int number) const {
   LOCKSTEP_ASSIGN(auto words, command(configuration, number));
   words[0] = "lockstep";
-  return launch::redact(options_.job, launch::shell_line(words));
+  return launch::shown_line(options_.job, words);
 }
 
 Result<SweepRunner::Ended> SweepRunner::run_child(

@@ -45,9 +45,11 @@ Result<std::unique_ptr<Coordinator>> Coordinator::open(
     os::FileSystem& files,
     const os::Clock& clock,
     const record::RunDirectory& run,
-    const Key& key) {
+    const Key& key,
+    EventMask mask) {
   std::unique_ptr<Coordinator> made(new Coordinator(files, clock, run));
   made->key_ = key;
+  made->mask_ = std::move(mask);
   made->key_file_ = (run.path() / ".key").string();
   LOCKSTEP_TRY(wire::write_key_file(made->key_file_, made->key_));
   const bool fresh = !files.exists(run.timing());
@@ -86,8 +88,15 @@ os::Address Coordinator::address() const {
 }
 
 void Coordinator::note(wire::EventBody body, const std::string& host) {
-  events_->add(
-      wire::to_json({clock_.unix_seconds(), -1, host, std::move(body)}) + "\n");
+  write({clock_.unix_seconds(), -1, host, std::move(body)});
+}
+
+void Coordinator::write(const wire::Event& event) {
+  std::string line = wire::to_json(event);
+  if (mask_.may_concern(line)) {
+    line = wire::to_json(mask_.masked(event));
+  }
+  events_->add(line + "\n");
 }
 
 Result<void> Coordinator::take(const Report& report, const std::string& host) {
@@ -99,11 +108,16 @@ Result<void> Coordinator::take(const Report& report, const std::string& host) {
   } else if (const auto* exited = std::get_if<RankExited>(&report)) {
     take_exit(*exited, host);
   } else if (const auto* event = std::get_if<RankEvent>(&report)) {
-    // While a disk refuses all, only what may not be dropped is kept.
-    if (events_->waiting() < kMostKept || !wire::may_drop(event->event.body)) {
-      events_->add(event->line + "\n");
+    std::optional<wire::Event> masked;
+    if (mask_.may_concern(event->line)) {
+      masked = mask_.masked(event->event);
     }
-    take_event(event->event);
+    const wire::Event& shown = masked ? *masked : event->event;
+    // While a disk refuses all, only what may not be dropped is kept.
+    if (events_->waiting() < kMostKept || !wire::may_drop(shown.body)) {
+      events_->add((masked ? wire::to_json(shown) : event->line) + "\n");
+    }
+    take_event(shown);
   } else if (const auto* lost = std::get_if<NodeLost>(&report)) {
     verdict_.take(*lost, host);
     note(wire::Node{"lost", lost->reason}, host);
@@ -132,8 +146,7 @@ void Coordinator::take_exit(const RankExited& exit, const std::string& host) {
   } else if (!exit.status.ok()) {
     body.reason = exit.was_stopped ? "stopped" : exit.status.to_string();
   }
-  events_->add(
-      wire::to_json({clock_.unix_seconds(), exit.rank, host, body}) + "\n");
+  write({clock_.unix_seconds(), exit.rank, host, body});
 }
 
 void Coordinator::take_event(const wire::Event& event) {

@@ -15,6 +15,7 @@
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/live.h"
 #include "lockstep/launch/rank_plan.h"
+#include "lockstep/launch/redaction.h"
 #include "lockstep/launch/verdict.h"
 #include "lockstep/os/clock.h"
 #include "lockstep/os/file.h"
@@ -26,12 +27,14 @@ namespace lockstep::launch {
 
 class Coordinator {
  public:
-  // The run directory is there; the key file is made in it.
+  // The run directory is there; the key file is made in it. What `mask` hides
+  // is in no event that is written, nor in what is told of a failure.
   static Result<std::unique_ptr<Coordinator>> open(
       os::FileSystem& files,
       const os::Clock& clock,
       const record::RunDirectory& run,
-      const Key& key = make_key());
+      const Key& key = make_key(),
+      EventMask mask = {});
   // Removes the key file.
   ~Coordinator();
 
@@ -65,12 +68,14 @@ class Coordinator {
       os::FileSystem& files,
       const os::Clock& clock,
       const record::RunDirectory& run);
+  void write(const wire::Event& event);
   void take_event(const wire::Event& event);
   void take_exit(const RankExited& exit, const std::string& host);
 
   os::FileSystem& files_;
   const os::Clock& clock_;
   record::RunDirectory run_;
+  EventMask mask_;
   std::string key_file_;
   Key key_{};
   std::unique_ptr<wire::RendezvousServer> rendezvous_;

@@ -139,6 +139,56 @@ TEST_F(CoordinatorTest, KeepsTheReasonThatARankGave) {
       "rank 1 failed on a (pid 5): exit code 1: loss is NaN at step 7");
 }
 
+TEST_F(CoordinatorTest, WritesNoSecretThatARankTells) {
+  Job job;
+  job.secret_values = {{"A", "hunter2"}, {"B", "pa\"ss\\wo"}, {"C", "init"}};
+  coordinator_ = std::move(
+      *Coordinator::open(files_, clock_, *run_, make_key(), EventMask(job)));
+  ASSERT_TRUE(
+      coordinator_->begin_generation(*network_, {"head", 0, ""}, "prog", 2)
+          .has_value());
+  take(
+      0,
+      1,
+      wire::Init{"x hunter2", 2, 0, {{"f", "pa\"ss\\wo"}, {"hunter2", "g"}}});
+  take(0, 2, wire::Phase{"at hunter2"});
+  take(0, 3, wire::Metric{1, 0, {{"hunter2", 0.5}}});
+  // As another JSON writer escapes it, and deeper than anything is read.
+  wire::Event event{4, 0, "a", wire::Checkpoint{7, "/c/hunter2", "best", 1}};
+  const std::string escaped =
+      R"({"v":1,"kind":"checkpoint","time":4,"rank":0,"node":"a","step":7,)"
+      R"("path":"/c/hu\u006eter2","reason":"best","seconds":1,"more":)" +
+      std::string(1000, '[') + std::string(1000, ']') + "}";
+  ASSERT_TRUE(coordinator_->take(RankEvent{event, escaped}, "a").has_value());
+  take(1, 5, wire::Exit{1, 0, "no login with hunter2"});
+  RankExited exit;
+  exit.rank = 1;
+  exit.pid = 5;
+  exit.status.code = 1;
+  ASSERT_TRUE(coordinator_->take(exit, "a").has_value());
+  coordinator_->note(wire::Decision{"restart", "because of hunter2"});
+  EXPECT_EQ(coordinator_->live().phase, "at ***");
+  EXPECT_EQ(
+      coordinator_->failure()->to_string(),
+      "rank 1 failed on a (pid 5): exit code 1: no login with ***");
+  const std::string text = events();
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("hunter2")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("u006e")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("ss\\")));
+  EXPECT_THAT(text, HasSubstr(R"("path":"/c/***")"));
+  EXPECT_THAT(text, HasSubstr(R"("kind":"init")"));
+  EXPECT_THAT(text, HasSubstr("because of ***"));
+}
+
+TEST_F(CoordinatorTest, KeepsLinesOfAJobWithoutSecretsAsTheyCame) {
+  const std::string line =
+      R"({"v":1,"kind":"phase","time":4,"rank":0,"node":"a","name":"x\u006e",)"
+      R"("more":[1]})";
+  wire::Event event{4, 0, "a", wire::Phase{"xn"}};
+  ASSERT_TRUE(coordinator_->take(RankEvent{event, line}, "a").has_value());
+  EXPECT_THAT(events(), HasSubstr(line));
+}
+
 TEST_F(CoordinatorTest, StartsAGenerationAfresh) {
   take(0, 10, iteration(80, 1));
   RankExited exit;

@@ -186,6 +186,58 @@ lay_over(Node tree, const std::vector<std::string>& overrides, bool has_train) {
   return tree;
 }
 
+// Keys stay: a job is read by them.
+Node redacted(const Job& job, const Node& node) {
+  switch (node.kind()) {
+    case Node::Kind::kScalar: {
+      std::string text = redact(job, node.text());
+      return text == node.text()
+                 ? node
+                 : Node::scalar(std::move(text), node.place(), true);
+    }
+    case Node::Kind::kList: {
+      Node list = Node::list(node.place());
+      for (const Node& item : node.items()) {
+        list.append(redacted(job, item));
+      }
+      return list;
+    }
+    case Node::Kind::kMap: {
+      Node map = Node::map(node.place());
+      for (const auto& [key, value] : node.entries()) {
+        map.set(key, redacted(job, value));
+      }
+      return map;
+    }
+    case Node::Kind::kNull:
+      break;
+  }
+  return node;
+}
+
+// Quotes and escapes of YAML would hide a value from redact.
+std::string redacted_yaml(const Job& job, const std::string& value) {
+  const auto tree = config::parse_yaml("value: " + value, "job");
+  const Node* node = tree ? tree->find("value") : nullptr;
+  if (node == nullptr) {
+    return redact(job, value);
+  }
+  const std::string shown = config::to_flow_yaml(redacted(job, *node));
+  return shown == config::to_flow_yaml(*node) ? value : shown;
+}
+
+std::vector<config::FieldDoc> changed_fields(const Job& job) {
+  const auto defaults = config::describe<Job>();
+  auto docs = config::describe<Job>(job);
+  std::vector<config::FieldDoc> changed;
+  for (size_t i = 0; i < docs.size(); ++i) {
+    if (docs[i].value != defaults[i].value) {
+      changed.push_back(std::move(docs[i]));
+    }
+  }
+  return changed;
+}
+
 }  // namespace
 
 Result<Job> load_job(
@@ -232,19 +284,17 @@ Result<Job> program_job(
 }
 
 std::string job_yaml(const Job& job) {
-  return redact(job, job_text(job));
+  auto fields = changed_fields(job);
+  if (!job.secret_values.empty()) {
+    for (config::FieldDoc& field : fields) {
+      field.value = redacted_yaml(job, field.value);
+    }
+  }
+  return config::print_yaml(fields);
 }
 
 std::string job_text(const Job& job) {
-  const auto defaults = config::describe<Job>();
-  auto docs = config::describe<Job>(job);
-  std::vector<config::FieldDoc> changed;
-  for (size_t i = 0; i < docs.size(); ++i) {
-    if (docs[i].value != defaults[i].value) {
-      changed.push_back(std::move(docs[i]));
-    }
-  }
-  return config::print_yaml(changed);
+  return config::print_yaml(changed_fields(job));
 }
 
 std::vector<std::string> secret_texts(const Job& job) {

@@ -328,6 +328,29 @@ TEST_F(JobTest, KeepsSecretsOutOfEverything) {
       error("run: x\nsecrets: {TOKEN: null}\n"), HasSubstr("TOKEN is not set"));
 }
 
+TEST_F(JobTest, HidesValuesThatYamlQuotesAndLeavesKeys) {
+  const Environment environment = {
+      {"TOKEN", "pa\"ss\\wo"}, {"WORD", "run"}, {"LINES", "one two\nthree"}};
+  const auto job = load(
+      "run: ['echo', 'pa\"ss\\wo', 'run 1']\n"
+      "envs: {A: 'x pa\"ss\\wo', run: b, h1.A: 'one two'}\n"
+      "train.run: 3\nsetup: |\n  one two\n  three\nprocs_per_node: 2\n"
+      "secrets: {TOKEN: null, WORD: null, LINES: null}\n",
+      {"train=null"},
+      environment);
+  ASSERT_TRUE(job.has_value()) << job.error().to_string();
+  const std::string yaml = job_yaml(*job);
+  EXPECT_THAT(yaml, HasSubstr("run: [echo, \"***\", \"*** 1\"]"));
+  EXPECT_THAT(yaml, HasSubstr("A: \"x ***\""));
+  EXPECT_THAT(yaml, HasSubstr("procs_per_node: 2\n"));
+  EXPECT_THAT(yaml, Not(HasSubstr("ss")));
+  EXPECT_THAT(yaml, Not(HasSubstr("two")));
+  const auto again = load(yaml, {}, environment);
+  ASSERT_TRUE(again.has_value()) << again.error().to_string() << yaml;
+  EXPECT_EQ(again->envs.at("run"), "b");
+  EXPECT_EQ(again->envs.at("h1.A"), "***");
+}
+
 TEST_F(JobTest, RefusesVariablesThatCannotBe) {
   EXPECT_THAT(
       error("run: x\nenvs: {A: \"b\\0c\"}\n"),

@@ -250,7 +250,7 @@ void RunWatch::note_hang() {
     nodes_->inspect(generation_->members.at(static_cast<size_t>(rank)), rank);
   }
   if (!news.resumed.empty()) {
-    console_.say(news.resumed);
+    console_.say(redact(request_.job, news.resumed));
     coordinator_.note(wire::Decision{"resumed", news.resumed});
   }
   if (!news.hang) {

@@ -351,7 +351,12 @@ Result<RunOutcome> supervise(
     Console& console) {
   LOCKSTEP_ASSIGN(
       const auto coordinator,
-      Coordinator::open(os::real_files(), os::real_clock(), run));
+      Coordinator::open(
+          os::real_files(),
+          os::real_clock(),
+          run,
+          make_key(),
+          EventMask(request.job)));
   return Supervisor(
              &launcher,
              nullptr,
@@ -374,7 +379,12 @@ Result<RunOutcome> supervise(
     Console& console) {
   LOCKSTEP_ASSIGN(
       const auto coordinator,
-      Coordinator::open(os::real_files(), os::real_clock(), run, key));
+      Coordinator::open(
+          os::real_files(),
+          os::real_clock(),
+          run,
+          key,
+          EventMask(request.job)));
   return Supervisor(
              nullptr,
              &nodes,
