@@ -606,6 +606,30 @@ def test_patterns_read_programs_that_write_no_events(control):
     assert (control.run().path / "metrics.csv").read_text().startswith("step,epoch,")
 
 
+def test_a_new_generation_takes_the_place_of_the_old_ones_metrics(control):
+    control.script(
+        "train.py",
+        """
+import os, lockstep
+again = int(os.environ["LOCKSTEP_GENERATION"])
+rank = int(os.environ["RANK"])
+lockstep.init("resumes")
+for step in range(3, 9) if again else range(1, 6):
+    lockstep.iteration(step, samples=1, total=0.1)
+    lockstep.metric(loss=100 * again + step + rank)
+lockstep.flush()
+os._exit(0 if again else 1)
+""",
+    )
+    result = control.call(
+        "run", "--procs", 2, "--retries", 1, "--", sys.executable, "train.py"
+    )
+    assert result.returncode == 0, result.stderr
+    table = (control.run().path / "metrics.csv").read_text().splitlines()[1:]
+    steps = {int(line.split(",")[0]): float(line.split(",")[2]) for line in table}
+    assert steps == {1: 1.5, 2: 2.5} | {s: 100.5 + s for s in range(3, 9)}
+
+
 def test_two_runs_at_once(control):
     script = "echo $MASTER_PORT $LOCKSTEP_COORDINATOR; sleep 0.3"
     processes = [

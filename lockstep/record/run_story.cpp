@@ -11,6 +11,7 @@
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/record/logbook_text.h"
+#include "lockstep/record/metric_means.h"
 
 namespace lockstep::record {
 
@@ -46,6 +47,7 @@ class Gatherer {
         init != nullptr && is_time(event.time)) {
       stretch_to(event.time - std::max(init->seconds, 0.0));
     }
+    means_.take(event);
     std::visit([&](const auto& body) { use(event, body); }, event.body);
   }
 
@@ -94,19 +96,8 @@ class Gatherer {
     judge();
   }
 
-  // Mean over ranks, for runs without metrics.csv.
-  std::vector<MetricsTable::Row> metric_rows() const {
-    std::vector<MetricsTable::Row> rows;
-    for (const auto& [step, cells] : metrics_) {
-      MetricsTable::Row row;
-      row.step = step;
-      for (const auto& [name, sum] : cells) {
-        row.values[name] = sum.first / sum.second;
-      }
-      rows.push_back(std::move(row));
-    }
-    return rows;
-  }
+  // For runs without metrics.csv.
+  std::vector<MetricsTable::Row> metric_rows() const { return means_.rows(); }
 
  private:
   // What a broken clock tells does not make the run longer.
@@ -207,13 +198,7 @@ class Gatherer {
          std::exchange(rank.fresh, false)});
   }
 
-  void use(const wire::Event&, const wire::Metric& metric) {
-    for (const auto& [name, value] : metric.values) {
-      auto& sum = metrics_[metric.step][name];
-      sum.first += value;
-      sum.second += 1;
-    }
-  }
+  void use(const wire::Event&, const wire::Metric&) {}  // means_ has them
 
   void use(const wire::Event& event, const wire::Epoch& epoch) {
     if (event.rank >= 0) {
@@ -332,7 +317,7 @@ class Gatherer {
   bool any_ = false;
   bool timed_ = false;  // some event told a time
   std::map<int, State> rows_;
-  std::map<int64_t, std::map<std::string, std::pair<double, double>>> metrics_;
+  MetricMeans means_;
 };
 
 // Files of ranks, by number.
