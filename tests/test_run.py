@@ -630,6 +630,26 @@ os._exit(0 if again else 1)
     assert steps == {1: 1.5, 2: 2.5} | {s: 100.5 + s for s in range(3, 9)}
 
 
+def test_a_pattern_may_match_two_lines_of_a_step(control):
+    script = (
+        "for s in 100 200 300; do "
+        "echo step $s loss 0.5; echo step $s val_loss 0.7; done"
+    )
+    control.script(
+        "job.yaml",
+        f"run: {script!r}\n"
+        "iterations: {pattern: 'step (?<step>\\d+) "
+        "((loss (?<loss>[\\d.]+))|(val_loss (?<val_loss>[\\d.]+)))'}\n",
+    )
+    result = control.call("run", "job.yaml", "--output", "json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 300
+    table = (control.run().path / "metrics.csv").read_text()
+    assert table == (
+        "step,epoch,loss,val_loss\n100,0,0.5,0.7\n200,0,0.5,0.7\n300,0,0.5,0.7\n"
+    )
+
+
 def test_two_runs_at_once(control):
     script = "echo $MASTER_PORT $LOCKSTEP_COORDINATOR; sleep 0.3"
     processes = [
