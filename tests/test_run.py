@@ -650,6 +650,21 @@ def test_a_pattern_may_match_two_lines_of_a_step(control):
     )
 
 
+def test_a_pattern_reads_each_update_of_a_progress_bar(control):
+    script = 'for i in 1 2 3 4; do printf "\\rstep %d/4 loss 0.%d" $i $i; done; echo'
+    control.script(
+        "job.yaml",
+        f"run: |\n  {script}\n"
+        "iterations: {pattern: 'step (?<step>\\d+)/4 loss (?<loss>[\\d.]+)'}\n",
+    )
+    result = control.call("run", "job.yaml", "--output", "json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 4
+    steps = [e["step"] for e in control.run().events() if e["kind"] == "iteration"]
+    assert steps == [1, 2, 3, 4]
+    assert (control.run().path / "ranks" / "0.log").read_bytes().count(b"\r") == 4
+
+
 def test_two_runs_at_once(control):
     script = "echo $MASTER_PORT $LOCKSTEP_COORDINATOR; sleep 0.3"
     processes = [

@@ -197,7 +197,7 @@ class LocalAgent : public Agent {
         OutputEvents::make(command.iteration_pattern, command.epoch_pattern));
     if (patterns.active()) {
       one.patterns = std::move(patterns);
-      one.matched.emplace(command.log, one.log_start);
+      one.matched.emplace(command.log, one.log_start, Tail::Ends::kReturns);
     }
     return {};
   }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep::launch {
 namespace {
@@ -25,6 +26,16 @@ bool Tail::open() {
   return static_cast<bool>(file_);
 }
 
+size_t Tail::end_of_line(std::string_view text) const {
+  if (ends_ == Ends::kNewlines) {
+    return text.find('\n');
+  }
+  const auto end =
+      std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r'; });
+  return end == text.end() ? std::string_view::npos
+                           : static_cast<size_t>(end - text.begin());
+}
+
 std::vector<std::string> Tail::read(size_t room) {
   std::vector<std::string> lines;
   if (!open()) {
@@ -44,11 +55,16 @@ std::vector<std::string> Tail::read(size_t room) {
     room -= static_cast<size_t>(size);
     std::string_view text(block, static_cast<size_t>(size));
     while (!text.empty()) {
-      const size_t end = text.find('\n');
+      if (std::exchange(returned_, false) && text.front() == '\n') {
+        text.remove_prefix(1);
+        continue;
+      }
+      const size_t end = end_of_line(text);
       partial_.append(text.substr(0, end));
       if (end == std::string_view::npos && partial_.size() < kLongestLine) {
         break;
       }
+      returned_ = end != std::string_view::npos && text[end] == '\r';
       lines.push_back(std::move(partial_));
       partial_.clear();
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
@@ -81,6 +97,7 @@ uint64_t Tail::skip(uint64_t keep) {
   }
   offset_ += ahead - keep;
   partial_.clear();
+  returned_ = false;
   return ahead - keep;
 }
 
