@@ -665,6 +665,27 @@ def test_a_pattern_reads_each_update_of_a_progress_bar(control):
     assert (control.run().path / "ranks" / "0.log").read_bytes().count(b"\r") == 4
 
 
+def test_a_pattern_reads_the_steps_of_a_program_that_resumed(control):
+    script = (
+        "if [ $LOCKSTEP_GENERATION = 0 ]; then from=1; else from=4; fi; "
+        "for s in $(seq $from $((from + 4 - $LOCKSTEP_GENERATION * 2))); do "
+        "echo step $s loss $LOCKSTEP_GENERATION.$s; done; "
+        "[ $LOCKSTEP_GENERATION = 1 ]"
+    )
+    control.script(
+        "job.yaml",
+        f"run: {script!r}\n"
+        "iterations: {pattern: 'step (?<step>\\d+) loss (?<loss>[\\d.]+)'}\n",
+    )
+    result = control.call("run", "job.yaml", "--retries", 1, "--output", "json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 6
+    steps = [e["step"] for e in control.run().events() if e["kind"] == "iteration"]
+    assert steps == [1, 2, 3, 4, 5, 4, 5, 6]
+    table = (control.run().path / "metrics.csv").read_text().splitlines()[1:]
+    assert table == ["1,0,0.1", "2,0,0.2", "3,0,0.3", "4,0,1.4", "5,0,1.5", "6,0,1.6"]
+
+
 def test_two_runs_at_once(control):
     script = "echo $MASTER_PORT $LOCKSTEP_COORDINATOR; sleep 0.3"
     processes = [

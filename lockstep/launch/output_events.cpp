@@ -66,6 +66,14 @@ std::vector<wire::Event> OutputEvents::take(
   return events;
 }
 
+void OutputEvents::restart() {
+  last_line_ = last_iteration_ = last_epoch_ = 0;
+  step_ = steps_before_ = 0;
+  epoch_ = epoch_first_step_ = 0;
+  told_step_.reset();
+  told_epoch_.reset();
+}
+
 std::vector<wire::EventBody> OutputEvents::take_line(
     std::string_view line,
     double time) {

@@ -31,6 +31,10 @@ class OutputEvents {
       const std::vector<std::string>& lines,
       double time);
 
+  // The program was started again: a step that it tells is that step, since it
+  // may go on from a checkpoint.
+  void restart();
+
  private:
   std::vector<wire::EventBody> take_line(std::string_view line, double time);
 

@@ -87,6 +87,23 @@ TEST(OutputEvents, StepsThatBeginAnewAreCountedOn) {
   EXPECT_EQ(steps, (std::vector<int64_t>{0, 10, 11, 20}));
 }
 
+TEST(OutputEvents, AProgramThatWasStartedAgainTellsItsOwnSteps) {
+  auto events =
+      OutputEvents::make(R"(step (?<step>\d+))", R"(epoch (?<epoch>\d+) done)");
+  ASSERT_TRUE(events.has_value());
+  take(*events, {"step 1", "step 2", "step 3", "epoch 0 done", "step 4"}, 10);
+  events->restart();
+  std::vector<int64_t> steps;
+  for (const char* line : {"step 3", "step 4", "step 5"}) {
+    const auto one = iterations(*events, {line}, 20)[0];
+    steps.push_back(one.step);
+    EXPECT_EQ(one.total, 0) << line;  // not the time without ranks
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 4, 5}));
+  const auto epoch = take(*events, {"epoch 1 done"}, 21);
+  EXPECT_EQ(std::get<wire::Epoch>(epoch[0]).steps, 5);
+}
+
 TEST(OutputEvents, AStepThatIsToldTwiceIsOneIteration) {
   auto events = OutputEvents::make(
       R"(step (?<step>\d+) ((loss (?<loss>[\d.]+))|(val (?<val>[\d.]+))))", "");
