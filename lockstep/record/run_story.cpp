@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -93,6 +94,7 @@ class Gatherer {
         summary.remarks.begin(),
         summary.remarks.end(),
         [](const auto& a, const auto& b) { return a.time < b.time; });
+    count_told_epochs();
     judge();
   }
 
@@ -100,6 +102,17 @@ class Gatherer {
   std::vector<MetricsTable::Row> metric_rows() const { return means_.rows(); }
 
  private:
+  // A program that is read by patterns counts its epochs as it likes; ours, and
+  // those that write events, count from 0.
+  void count_told_epochs() {
+    const bool writes = std::ranges::any_of(
+        rows_, [](const auto& row) { return row.second.starts > 0; });
+    const auto& [least, most] = ended_epochs_ ? *ended_epochs_ : epochs_;
+    if (!writes && least == 1) {
+      story.summary.epochs = most;
+    }
+  }
+
   // What a broken clock tells does not make the run longer.
   void stretch_to(double time) {
     if (!is_time(time)) {
@@ -191,6 +204,8 @@ class Gatherer {
     RunSummary& summary = story.summary;
     summary.steps = std::max(summary.steps, iteration.step);
     summary.epochs = std::max(summary.epochs, plus(iteration.epoch, 1));
+    epochs_.first = std::min(epochs_.first, iteration.epoch);
+    epochs_.second = std::max(epochs_.second, iteration.epoch);
     story.ranks[event.rank].steps.push_back(
         {iteration.step,
          iteration.samples,
@@ -206,6 +221,11 @@ class Gatherer {
     }
     RunSummary& summary = story.summary;
     summary.epochs = std::max(summary.epochs, plus(epoch.epoch, 1));
+    if (!ended_epochs_) {
+      ended_epochs_ = {epoch.epoch, epoch.epoch};
+    }
+    ended_epochs_->first = std::min(ended_epochs_->first, epoch.epoch);
+    ended_epochs_->second = std::max(ended_epochs_->second, epoch.epoch);
   }
 
   void use(const wire::Event&, const wire::Checkpoint& checkpoint) {
@@ -318,6 +338,10 @@ class Gatherer {
   bool timed_ = false;  // some event told a time
   std::map<int, State> rows_;
   MetricMeans means_;
+  // The least and the greatest number that was told.
+  using Span = std::pair<int64_t, int64_t>;
+  Span epochs_ = {INT64_MAX, 0};      // of iterations
+  std::optional<Span> ended_epochs_;  // of epochs that ended
 };
 
 // Files of ranks, by number.
