@@ -10,11 +10,23 @@ namespace lockstep::launch {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
+constexpr size_t kLongestWord = 1 << 12;  // that is kept whole
 
 uint64_t size_of(int descriptor) {
   struct stat facts{};
   return ::fstat(descriptor, &facts) == 0 ? static_cast<uint64_t>(facts.st_size)
                                           : 0;
+}
+
+// Secrets are masked in each piece of a line by itself: none is to be cut.
+std::string take_last_word(std::string& text) {
+  const size_t space = text.find_last_of(" \t\r");
+  if (space == std::string::npos || text.size() - space > kLongestWord) {
+    return "";
+  }
+  std::string word = text.substr(space + 1);
+  text.resize(space + 1);
+  return word;
 }
 
 }  // namespace
@@ -65,8 +77,12 @@ std::vector<std::string> Tail::read(size_t room) {
         break;
       }
       returned_ = end != std::string_view::npos && text[end] == '\r';
+      std::string begun;
+      if (end == std::string_view::npos) {
+        begun = take_last_word(partial_);
+      }
       lines.push_back(std::move(partial_));
-      partial_.clear();
+      partial_ = std::move(begun);
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     }
   }

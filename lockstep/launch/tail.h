@@ -24,7 +24,7 @@ class Tail {
       : path_(std::move(path)), offset_(offset), ends_(ends) {}
 
   // Whole lines (without their ends) of the next `room` bytes at most. A line
-  // longer than 64 KiB comes in pieces.
+  // longer than 64 KiB comes in pieces, cut between words where it has any.
   std::vector<std::string> read(size_t room);
   // The last line, when it has no end.
   std::vector<std::string> rest();

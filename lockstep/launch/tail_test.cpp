@@ -74,6 +74,15 @@ TEST_F(TailTest, ReturnsEndLinesWhereTheyShould) {
   EXPECT_THAT(lines.read(100), ElementsAre("\r1/3\r2/3\r", "a\r", "b", ""));
 }
 
+TEST_F(TailTest, CutsALineWithoutEndBetweenWords) {
+  const std::string begin(65530, 'x');
+  append(begin + " a-secret");
+  Tail tail(path_);
+  EXPECT_THAT(tail.read(1 << 20), ElementsAre(begin + " "));
+  append("-word end\n");
+  EXPECT_THAT(tail.read(1 << 20), ElementsAre("a-secret-word end"));
+}
+
 TEST_F(TailTest, FindsTheLastLines) {
   for (int i = 0; i < 5000; ++i) {
     append(std::to_string(i) + "\n");
