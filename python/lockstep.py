@@ -419,11 +419,16 @@ def stop_requested():
     return _stop
 
 
-def _stop_number(number):
-    if number is None:
-        name = os.environ.get("LOCKSTEP_STOP_SIGNAL", "SIGTERM")
-        number = getattr(signal, name, None) or signal.SIGTERM
-    return signal.Signals(number)
+def _stop_number(told):
+    """Names and numbers as a job file may have them: SIGUSR1, USR1 or 10."""
+    if told is None:
+        told = os.environ.get("LOCKSTEP_STOP_SIGNAL", "SIGTERM")
+    if isinstance(told, str):
+        for name, number in signal.Signals.__members__.items():
+            if told in (name, name[3:], str(int(number))):
+                return number
+        return signal.SIGTERM
+    return signal.Signals(told)
 
 
 def _install(number):

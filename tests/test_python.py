@@ -242,14 +242,15 @@ assert seen == [{int(number)}], seen
     run(tmp_path, code)
 
 
-def test_the_flag_works_without_init_and_reads_the_jobs_signal(tmp_path):
+@pytest.mark.parametrize("name", ["SIGUSR2", "USR2", str(int(signal.SIGUSR2))])
+def test_the_flag_works_without_init_and_reads_the_jobs_signal(tmp_path, name):
     code = """
 import os, signal, lockstep
 assert not lockstep.stop_requested()
 os.kill(os.getpid(), signal.SIGUSR2)
 assert lockstep.stop_requested()
 """
-    run(tmp_path, code, env={"LOCKSTEP_STOP_SIGNAL": "SIGUSR2"})
+    run(tmp_path, code, env={"LOCKSTEP_STOP_SIGNAL": name})
 
 
 def test_old_pythons_can_read_it():
@@ -354,11 +355,12 @@ def test_ranks_find_the_module_and_nothing_is_shadowed(control):
     assert second[0].log(0).split()[0] == str(mine / "lockstep.py")
 
 
-def test_ranks_know_the_stop_signal(control):
+@pytest.mark.parametrize("name", ["SIGUSR1", "USR1", str(int(signal.SIGUSR1))])
+def test_ranks_know_the_stop_signal(control, name):
     control.script("train.py", SCRIPT)
     control.script(
         "job.yaml",
-        f"run: [{sys.executable}, train.py, wait]\nstop_signal: SIGUSR1\ngrace: 30s\n",
+        f"run: [{sys.executable}, train.py, wait]\nstop_signal: {name}\ngrace: 30s\n",
     )
     process = control.start("run", "job.yaml")
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/launch/container.h"
 #include "lockstep/launch/python_module.h"
@@ -99,6 +100,10 @@ Result<std::map<size_t, StartRequest>> make_starts(
     const StartFacts& facts) {
   std::map<size_t, StartRequest> starts;
   LOCKSTEP_ASSIGN(const auto container, job_container(job));
+  // One form for ranks, whichever the job file has.
+  LOCKSTEP_ASSIGN(const int stop_signal, parse_signal(job.stop_signal));
+  const std::string stop_name =
+      std::string("SIG") + ::sigabbrev_np(stop_signal);
   for (const RankSlot& slot : generation.plan.slots) {
     const NodePlace& place =
         generation.places.at(static_cast<size_t>(slot.node));
@@ -113,7 +118,7 @@ Result<std::map<size_t, StartRequest>> make_starts(
         facts_on(generation, place, facts),
         place.inherited,
         wanted_by(job, place));
-    command.environment["LOCKSTEP_STOP_SIGNAL"] = job.stop_signal;
+    command.environment["LOCKSTEP_STOP_SIGNAL"] = stop_name;
     add_python_folder(place.folder / "python", command.environment);
     command.directory = place.workdir;
     const os::Path ranks = place.folder / "ranks";

@@ -55,6 +55,18 @@ TEST_F(GenerationTest, GivesEachNodeItsRanksAndPaths) {
   EXPECT_FALSE(last.show);
 }
 
+TEST_F(GenerationTest, TellsTheStopSignalInOneForm) {
+  auto all = plan_generation(whole_, {0, 1, 2}, 0);
+  ASSERT_TRUE(all.has_value());
+  for (const char* text : {"SIGUSR1", "USR1", "10"}) {
+    job_.stop_signal = text;
+    const auto starts = make_starts(job_, *all, facts_);
+    ASSERT_TRUE(starts.has_value());
+    const auto& environment = starts->at(0).commands.at(0).environment;
+    EXPECT_EQ(environment.at("LOCKSTEP_STOP_SIGNAL"), "SIGUSR1") << text;
+  }
+}
+
 TEST_F(GenerationTest, LeavesOutWhoIsLostAndTakesBackWhoReturned) {
   auto fewer = plan_generation(whole_, {0, 2}, 1);
   ASSERT_TRUE(fewer.has_value());

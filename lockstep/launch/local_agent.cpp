@@ -8,6 +8,7 @@
 #include <ctime>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/launch/keeper.h"
@@ -131,7 +132,7 @@ class LocalAgent : public Agent {
   }
 
   std::vector<Report> receive(bool files, size_t room) override {
-    std::vector<Report> reports;
+    std::vector<Report> reports = std::exchange(late_, {});
     std::vector<Report> keeper_reports;
     if (keeper_.channel != nullptr) {
       take_messages(keeper_reports);
@@ -187,6 +188,14 @@ class LocalAgent : public Agent {
     const auto size = os::real_files().size(command.log);
     one.log_start = size ? size->count : 0;
     if (!found.second) {
+      if (one.patterns) {
+        // What the last generation said is still its own.
+        while (one.matched->left() > 0) {
+          match_output(command.rank, one, late_);
+        }
+        match_output(command.rank, one, late_);
+        one.patterns->restart();
+      }
       return {};
     }
     if (command.show) {
@@ -197,7 +206,7 @@ class LocalAgent : public Agent {
         OutputEvents::make(command.iteration_pattern, command.epoch_pattern));
     if (patterns.active()) {
       one.patterns = std::move(patterns);
-      one.matched.emplace(command.log, one.log_start);
+      one.matched.emplace(command.log, one.log_start, Tail::Ends::kReturns);
     }
     return {};
   }
@@ -267,9 +276,12 @@ class LocalAgent : public Agent {
     if (!polled) {
       log_debug(polled.error().to_string());
     }
-    if (!one.matched) {
-      return;
+    if (one.matched) {
+      match_output(rank, one, reports);
     }
+  }
+
+  void match_output(int rank, RankFiles& one, std::vector<Report>& reports) {
     const double now = os::real_clock().unix_seconds();
     std::vector<std::string> lines = one.matched->read(kPatternRoom);
     if (idle_ && one.matched->left() == 0) {
@@ -309,6 +321,7 @@ class LocalAgent : public Agent {
   std::map<int, RankFiles> files_;  // by rank
   std::map<int, int> pids_;         // of ranks that run
   Places places_;
+  std::vector<Report> late_;        // of the generation before
   std::vector<RankPlace> answers_;  // to inspect(), not yet told
   std::string lost_reason_ = "its keeper process was ended";
   bool idle_ = false;

@@ -66,6 +66,14 @@ std::vector<wire::Event> OutputEvents::take(
   return events;
 }
 
+void OutputEvents::restart() {
+  last_line_ = last_iteration_ = last_epoch_ = 0;
+  step_ = steps_before_ = 0;
+  epoch_ = epoch_first_step_ = 0;
+  told_step_.reset();
+  told_epoch_.reset();
+}
+
 std::vector<wire::EventBody> OutputEvents::take_line(
     std::string_view line,
     double time) {
@@ -74,28 +82,35 @@ std::vector<wire::EventBody> OutputEvents::take_line(
   if (iterations_ && iterations_->match(line, numbers)) {
     wire::Iteration iteration;
     const auto step = pop(numbers, "step");
-    if (step) {
+    const auto epoch = pop(numbers, "epoch");
+    // Two lines about one step, as for its loss and its validation.
+    const bool again = step && told_step_ == whole(*step) &&
+                       (!epoch || !told_epoch_ || told_epoch_ == whole(*epoch));
+    if (step && !again) {
       const int64_t told = whole(*step);
-      steps_before_ = told > told_step_ ? steps_before_ : step_;
+      steps_before_ = told > told_step_.value_or(-1) ? steps_before_ : step_;
       told_step_ = told;
       // One that counts from 0 goes on with the next all the same.
       step_ = std::max(steps_before_ + told, step_ + (step_ > 0 ? 1 : 0));
-    } else {
+    } else if (!step) {
       ++step_;
     }
-    if (const auto epoch = pop(numbers, "epoch")) {
+    if (epoch) {
       epoch_ = whole(*epoch);
+      told_epoch_ = epoch_;
     }
     iteration.step = step_;
     iteration.epoch = epoch_;
     iteration.samples = whole(pop(numbers, "samples").value_or(0));
     const auto seconds = pop(numbers, "seconds");
-    iteration.total = seconds               ? *seconds
-                      : last_iteration_ > 0 ? time - last_iteration_
-                                            : 0;
-    iteration.compute = iteration.total;
-    last_iteration_ = time;
-    events.emplace_back(iteration);
+    if (!again) {
+      iteration.total = seconds               ? *seconds
+                        : last_iteration_ > 0 ? time - last_iteration_
+                                              : 0;
+      iteration.compute = iteration.total;
+      last_iteration_ = time;
+      events.emplace_back(iteration);
+    }
     if (!numbers.empty()) {
       events.emplace_back(wire::Metric{step_, epoch_, numbers});
     }

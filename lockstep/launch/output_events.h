@@ -4,7 +4,8 @@
 // patterns: group `step` gives an iteration (with `epoch` and `samples` where
 // they are named), `epoch` an epoch; every other named number is a metric.
 // Iteration time is the time between two lines, all of it counted as compute.
-// Steps that begin anew (3 of 10, again and again) are counted on.
+// Steps that begin anew (3 of 10, again and again) are counted on; one that is
+// told twice in a row is one iteration.
 
 #include <optional>
 #include <string>
@@ -30,6 +31,10 @@ class OutputEvents {
       const std::vector<std::string>& lines,
       double time);
 
+  // The program was started again: a step that it tells is that step, since it
+  // may go on from a checkpoint.
+  void restart();
+
  private:
   std::vector<wire::EventBody> take_line(std::string_view line, double time);
 
@@ -40,7 +45,8 @@ class OutputEvents {
   double last_iteration_ = 0;
   double last_epoch_ = 0;
   int64_t step_ = 0;
-  int64_t told_step_ = 0;     // as the program counts
+  std::optional<int64_t> told_step_;  // as the program counts
+  std::optional<int64_t> told_epoch_;
   int64_t steps_before_ = 0;  // that count began
   int64_t epoch_ = 0;
   int64_t epoch_first_step_ = 0;

@@ -87,6 +87,60 @@ TEST(OutputEvents, StepsThatBeginAnewAreCountedOn) {
   EXPECT_EQ(steps, (std::vector<int64_t>{0, 10, 11, 20}));
 }
 
+TEST(OutputEvents, AProgramThatWasStartedAgainTellsItsOwnSteps) {
+  auto events =
+      OutputEvents::make(R"(step (?<step>\d+))", R"(epoch (?<epoch>\d+) done)");
+  ASSERT_TRUE(events.has_value());
+  take(*events, {"step 1", "step 2", "step 3", "epoch 0 done", "step 4"}, 10);
+  events->restart();
+  std::vector<int64_t> steps;
+  for (const char* line : {"step 3", "step 4", "step 5"}) {
+    const auto one = iterations(*events, {line}, 20)[0];
+    steps.push_back(one.step);
+    EXPECT_EQ(one.total, 0) << line;  // not the time without ranks
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 4, 5}));
+  const auto epoch = take(*events, {"epoch 1 done"}, 21);
+  EXPECT_EQ(std::get<wire::Epoch>(epoch[0]).steps, 5);
+}
+
+TEST(OutputEvents, AStepThatIsToldTwiceIsOneIteration) {
+  auto events = OutputEvents::make(
+      R"(step (?<step>\d+) ((loss (?<loss>[\d.]+))|(val (?<val>[\d.]+))))", "");
+  ASSERT_TRUE(events.has_value());
+  std::vector<int64_t> steps;
+  std::map<std::string, std::vector<int64_t>> metrics;
+  for (const char* step : {"0", "100", "200"}) {
+    for (const char* rest : {" loss 0.5", " val 0.7"}) {
+      const std::string line = std::string("step ") + step + rest;
+      for (const wire::EventBody& body : take(*events, {line}, 10)) {
+        if (const auto* one = std::get_if<wire::Iteration>(&body)) {
+          steps.push_back(one->step);
+        } else {
+          const auto& metric = std::get<wire::Metric>(body);
+          metrics[metric.values.begin()->first].push_back(metric.step);
+        }
+      }
+    }
+  }
+  const std::vector<int64_t> expected = {0, 100, 200};
+  EXPECT_EQ(steps, expected);
+  EXPECT_EQ(metrics["loss"], expected);
+  EXPECT_EQ(metrics["val"], expected);
+}
+
+TEST(OutputEvents, AStepOfAnotherEpochIsAnotherOne) {
+  auto events =
+      OutputEvents::make(R"(epoch (?<epoch>\d+) step (?<step>\d+))", "");
+  ASSERT_TRUE(events.has_value());
+  std::vector<int64_t> steps;
+  for (const char* line :
+       {"epoch 0 step 1", "epoch 1 step 1", "epoch 2 step 1"}) {
+    steps.push_back(iterations(*events, {line}, 10)[0].step);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
+}
+
 TEST(OutputEvents, MakesIterationsAndMetrics) {
   auto events = OutputEvents::make(
       R"(step (?<step>\d+) of (?<epoch>\d+) loss (?<loss>[\d.]+))", "");

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <map>
-
 #include "lockstep/base/log.h"
 #include "lockstep/launch/masks.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/record/logbook.h"
+#include "lockstep/record/metric_means.h"
 
 namespace lockstep::launch {
 namespace {
@@ -27,29 +26,18 @@ Result<void> write_metrics(const record::RunDirectory& run) {
   if (os::real_files().exists(run.metrics())) {
     return {};
   }
-  std::map<int64_t, std::pair<int64_t, std::map<std::string, double>>> sums;
-  std::map<std::pair<int64_t, std::string>, int> counts;
+  record::MetricMeans means;
   record::EventReader reader(run.events());
-  LOCKSTEP_TRY(reader.poll([&](const wire::Event& event, const auto&) {
-    if (const auto* metric = std::get_if<wire::Metric>(&event.body)) {
-      auto& [epoch, values] = sums[metric->step];
-      epoch = metric->epoch;
-      for (const auto& [name, value] : metric->values) {
-        values[name] += value;
-        ++counts[{metric->step, name}];
-      }
-    }
-  }));
-  if (sums.empty()) {
+  LOCKSTEP_TRY(reader.poll(
+      [&](const wire::Event& event, const auto&) { means.take(event); }));
+  const auto rows = means.rows();
+  if (rows.empty()) {
     return {};
   }
   LOCKSTEP_ASSIGN(
       auto table, record::MetricsTable::open(os::real_files(), run.metrics()));
-  for (auto& [step, row] : sums) {
-    for (auto& [name, value] : row.second) {
-      value /= counts[{step, name}];
-    }
-    LOCKSTEP_TRY(table.add(step, row.first, row.second));
+  for (const auto& row : rows) {
+    LOCKSTEP_TRY(table.add(row.step, row.epoch, row.values));
   }
   return {};
 }

@@ -4,16 +4,29 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep::launch {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
+constexpr size_t kLongestWord = 1 << 12;  // that is kept whole
 
 uint64_t size_of(int descriptor) {
   struct stat facts{};
   return ::fstat(descriptor, &facts) == 0 ? static_cast<uint64_t>(facts.st_size)
                                           : 0;
+}
+
+// Secrets are masked in each piece of a line by itself: none is to be cut.
+std::string take_last_word(std::string& text) {
+  const size_t space = text.find_last_of(" \t\r");
+  if (space == std::string::npos || text.size() - space > kLongestWord) {
+    return "";
+  }
+  std::string word = text.substr(space + 1);
+  text.resize(space + 1);
+  return word;
 }
 
 }  // namespace
@@ -23,6 +36,16 @@ bool Tail::open() {
     file_ = os::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   }
   return static_cast<bool>(file_);
+}
+
+size_t Tail::end_of_line(std::string_view text) const {
+  if (ends_ == Ends::kNewlines) {
+    return text.find('\n');
+  }
+  const auto end =
+      std::ranges::find_if(text, [](char c) { return c == '\n' || c == '\r'; });
+  return end == text.end() ? std::string_view::npos
+                           : static_cast<size_t>(end - text.begin());
 }
 
 std::vector<std::string> Tail::read(size_t room) {
@@ -44,13 +67,22 @@ std::vector<std::string> Tail::read(size_t room) {
     room -= static_cast<size_t>(size);
     std::string_view text(block, static_cast<size_t>(size));
     while (!text.empty()) {
-      const size_t end = text.find('\n');
+      if (std::exchange(returned_, false) && text.front() == '\n') {
+        text.remove_prefix(1);
+        continue;
+      }
+      const size_t end = end_of_line(text);
       partial_.append(text.substr(0, end));
       if (end == std::string_view::npos && partial_.size() < kLongestLine) {
         break;
       }
+      returned_ = end != std::string_view::npos && text[end] == '\r';
+      std::string begun;
+      if (end == std::string_view::npos) {
+        begun = take_last_word(partial_);
+      }
       lines.push_back(std::move(partial_));
-      partial_.clear();
+      partial_ = std::move(begun);
       text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     }
   }
@@ -81,6 +113,7 @@ uint64_t Tail::skip(uint64_t keep) {
   }
   offset_ += ahead - keep;
   partial_.clear();
+  returned_ = false;
   return ahead - keep;
 }
 

@@ -16,12 +16,15 @@ namespace lockstep::launch {
 
 class Tail {
  public:
+  // What ends a line: kReturns takes a bare CR too, as progress bars write.
+  enum class Ends { kNewlines, kReturns };
+
   // Starts at `offset`; an absent file is an empty one.
-  explicit Tail(os::Path path, uint64_t offset = 0)
-      : path_(std::move(path)), offset_(offset) {}
+  explicit Tail(os::Path path, uint64_t offset = 0, Ends ends = Ends::kNewlines)
+      : path_(std::move(path)), offset_(offset), ends_(ends) {}
 
   // Whole lines (without their ends) of the next `room` bytes at most. A line
-  // longer than 64 KiB comes in pieces.
+  // longer than 64 KiB comes in pieces, cut between words where it has any.
   std::vector<std::string> read(size_t room);
   // The last line, when it has no end.
   std::vector<std::string> rest();
@@ -32,9 +35,12 @@ class Tail {
 
  private:
   bool open();
+  size_t end_of_line(std::string_view text) const;
   os::Path path_;
   os::Descriptor file_;
   uint64_t offset_;
+  Ends ends_;
+  bool returned_ = false;  // the last byte was a CR that ended a line
   std::string partial_;
 };
 

@@ -61,6 +61,28 @@ TEST_F(TailTest, CutsALineWithoutEnd) {
   EXPECT_EQ(bytes, 200000);
 }
 
+TEST_F(TailTest, ReturnsEndLinesWhereTheyShould) {
+  append("\r1/3\r2/3\r");
+  Tail lines(path_);
+  Tail tail(path_, 0, Tail::Ends::kReturns);
+  EXPECT_THAT(tail.read(100), ElementsAre("", "1/3", "2/3"));
+  // One end, also when it comes in two parts or is read in two.
+  append("\na\r\nb\n\n\rc");
+  EXPECT_THAT(tail.read(3), ElementsAre("a"));
+  EXPECT_THAT(tail.read(100), ElementsAre("b", "", ""));
+  EXPECT_THAT(tail.rest(), ElementsAre("c"));
+  EXPECT_THAT(lines.read(100), ElementsAre("\r1/3\r2/3\r", "a\r", "b", ""));
+}
+
+TEST_F(TailTest, CutsALineWithoutEndBetweenWords) {
+  const std::string begin(65530, 'x');
+  append(begin + " a-secret");
+  Tail tail(path_);
+  EXPECT_THAT(tail.read(1 << 20), ElementsAre(begin + " "));
+  append("-word end\n");
+  EXPECT_THAT(tail.read(1 << 20), ElementsAre("a-secret-word end"));
+}
+
 TEST_F(TailTest, FindsTheLastLines) {
   for (int i = 0; i < 5000; ++i) {
     append(std::to_string(i) + "\n");

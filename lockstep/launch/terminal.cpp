@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string_view>
 
 namespace lockstep::launch {
 namespace {
@@ -21,6 +22,20 @@ size_t columns(int descriptor) {
     return size.ws_col;
   }
   return 80;
+}
+
+// The first `count` characters: bytes would cut a letter in two.
+std::string_view first_characters(std::string_view text, size_t count) {
+  size_t end = 0;
+  while (end < text.size()) {
+    const bool begins =
+        (static_cast<unsigned char>(text[end]) & 0xc0U) != 0x80U;
+    if (begins && count-- == 0) {
+      break;
+    }
+    ++end;
+  }
+  return text.substr(0, end);
 }
 
 }  // namespace
@@ -128,7 +143,7 @@ std::string Terminal::State::take() {
       text += kEraseLine;
     }
     // One column less: a full line would wrap and could not be erased.
-    text += status.substr(0, columns(descriptor) - 1);
+    text += first_characters(status, columns(descriptor) - 1);
     shown = !status.empty();
     status_changed = false;
   }

@@ -120,5 +120,22 @@ TEST(Terminal, RedrawsTheStatusOnATerminal) {
   EXPECT_EQ(seen, "step 1 of m\r\x1b[Koutput\r\nstep 1 of m\r\x1b[K");
 }
 
+TEST(Terminal, CutsTheStatusBetweenCharacters) {
+  int master = -1;
+  int slave = -1;
+  winsize size{.ws_row = 5, .ws_col = 7, .ws_xpixel = 0, .ws_ypixel = 0};
+  ASSERT_EQ(::openpty(&master, &slave, nullptr, nullptr, &size), 0);
+  const os::Descriptor screen(master);
+  os::Descriptor side(slave);
+  {
+    Terminal terminal(side.get());
+    terminal.status("l\xc3\xb6ss_\xc3\xb1 0.5");
+    ASSERT_TRUE(terminal.drain());
+    terminal.status("");
+  }
+  side.reset();
+  EXPECT_EQ(read_all(screen.get()), "l\xc3\xb6ss_\xc3\xb1\r\x1b[K");
+}
+
 }  // namespace
 }  // namespace lockstep::launch

@@ -354,6 +354,28 @@ TEST_F(LogbookTest, AKilledRunIsUnfinished) {
   EXPECT_THAT(text, HasSubstr("none written"));
 }
 
+TEST_F(LogbookTest, EpochsThatAPatternReadMayCountFromOne) {
+  const auto epochs_of = [&](std::vector<int64_t> told) {
+    std::filesystem::remove(run_.events());
+    event(0, -1, wire::Init{"python train.py", 1, 0, {}});
+    for (const int64_t epoch : told) {
+      // Steps after such a line are of the epoch after it.
+      event(1, 0, wire::Epoch{.epoch = epoch});
+      event(2, 0, wire::Iteration{.step = 1, .epoch = epoch + 1});
+    }
+    return summarise(run_)->epochs;
+  };
+  EXPECT_EQ(epochs_of({1, 2}), 2);
+  EXPECT_EQ(epochs_of({0, 1}), 3);
+  // One that writes events counts from 0, though it goes on in the middle.
+  init(0, 1);
+  EXPECT_EQ(summarise(run_)->epochs, 3);
+  std::filesystem::remove(run_.events());
+  event(1, 0, wire::Iteration{.step = 1, .epoch = 1});
+  event(1, 0, wire::Iteration{.step = 2, .epoch = 2});
+  EXPECT_EQ(summarise(run_)->epochs, 2);
+}
+
 TEST_F(LogbookTest, ARestartForgetsTheOldEnd) {
   init(0, 1);
   iterate(0, 1, 9, 3);

@@ -79,7 +79,11 @@ Result<RunDirectory> RunDirectory::create(
     const auto now = static_cast<int64_t>(os::real_clock().unix_seconds());
     os::Path path = root / make_run_id(name, now);
     if (std::filesystem::create_directory(path, error)) {
-      LOCKSTEP_TRY(add_folders(path));
+      if (auto added = add_folders(path); !added) {
+        // Half of one would be listed as a run.
+        std::filesystem::remove_all(path, error);
+        return added.error();
+      }
       return RunDirectory(plain(path));
     }
     if (error) {

@@ -119,6 +119,27 @@ TEST(RunDirectory, AnUnusablePlaceIsNamedWithAWayOut) {
   }
 }
 
+TEST(RunDirectory, OneThatCannotBeMadeWholeIsNotLeftBehind) {
+  const TemporaryFolder folder;
+  const auto sample = RunDirectory::create(folder.path() / "sample", "x");
+  ASSERT_TRUE(sample);
+  // So deep that ranks/ still has a path and tensorboard/ has not.
+  constexpr size_t kLongest = 4095;
+  const size_t wanted = kLongest - sample->id().size() - 1 - 8;
+  os::Path root = folder.path();
+  while (root.string().size() + 1 < wanted) {
+    const size_t left = wanted - root.string().size() - 1;
+    root /= std::string(left > 202 ? 200 : left, 'd');
+  }
+  const auto run = RunDirectory::create(root, "x");
+  ASSERT_FALSE(run);
+  EXPECT_THAT(run.error().to_string(), HasSubstr("tensorboard"));
+  const auto runs = list_runs(root);
+  ASSERT_TRUE(runs);
+  EXPECT_TRUE(runs->empty());
+  EXPECT_TRUE(std::filesystem::is_empty(root));
+}
+
 TEST(RunDirectory, ReadersMakeNothing) {
   const TemporaryFolder folder;
   auto absent = RunDirectory::existing(folder.path() / "absent");

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "lockstep/record/csv.h"
 #include "lockstep/record/event_log.h"
 #include "lockstep/record/logbook_text.h"
+#include "lockstep/record/metric_means.h"
 
 namespace lockstep::record {
 
@@ -46,6 +48,7 @@ class Gatherer {
         init != nullptr && is_time(event.time)) {
       stretch_to(event.time - std::max(init->seconds, 0.0));
     }
+    means_.take(event);
     std::visit([&](const auto& body) { use(event, body); }, event.body);
   }
 
@@ -91,24 +94,25 @@ class Gatherer {
         summary.remarks.begin(),
         summary.remarks.end(),
         [](const auto& a, const auto& b) { return a.time < b.time; });
+    count_told_epochs();
     judge();
   }
 
-  // Mean over ranks, for runs without metrics.csv.
-  std::vector<MetricsTable::Row> metric_rows() const {
-    std::vector<MetricsTable::Row> rows;
-    for (const auto& [step, cells] : metrics_) {
-      MetricsTable::Row row;
-      row.step = step;
-      for (const auto& [name, sum] : cells) {
-        row.values[name] = sum.first / sum.second;
-      }
-      rows.push_back(std::move(row));
-    }
-    return rows;
-  }
+  // For runs without metrics.csv.
+  std::vector<MetricsTable::Row> metric_rows() const { return means_.rows(); }
 
  private:
+  // A program that is read by patterns counts its epochs as it likes; ours, and
+  // those that write events, count from 0.
+  void count_told_epochs() {
+    const bool writes = std::ranges::any_of(
+        rows_, [](const auto& row) { return row.second.starts > 0; });
+    const auto& [least, most] = ended_epochs_ ? *ended_epochs_ : epochs_;
+    if (!writes && least == 1) {
+      story.summary.epochs = most;
+    }
+  }
+
   // What a broken clock tells does not make the run longer.
   void stretch_to(double time) {
     if (!is_time(time)) {
@@ -200,6 +204,8 @@ class Gatherer {
     RunSummary& summary = story.summary;
     summary.steps = std::max(summary.steps, iteration.step);
     summary.epochs = std::max(summary.epochs, plus(iteration.epoch, 1));
+    epochs_.first = std::min(epochs_.first, iteration.epoch);
+    epochs_.second = std::max(epochs_.second, iteration.epoch);
     story.ranks[event.rank].steps.push_back(
         {iteration.step,
          iteration.samples,
@@ -207,13 +213,7 @@ class Gatherer {
          std::exchange(rank.fresh, false)});
   }
 
-  void use(const wire::Event&, const wire::Metric& metric) {
-    for (const auto& [name, value] : metric.values) {
-      auto& sum = metrics_[metric.step][name];
-      sum.first += value;
-      sum.second += 1;
-    }
-  }
+  void use(const wire::Event&, const wire::Metric&) {}  // means_ has them
 
   void use(const wire::Event& event, const wire::Epoch& epoch) {
     if (event.rank >= 0) {
@@ -221,6 +221,11 @@ class Gatherer {
     }
     RunSummary& summary = story.summary;
     summary.epochs = std::max(summary.epochs, plus(epoch.epoch, 1));
+    if (!ended_epochs_) {
+      ended_epochs_ = {epoch.epoch, epoch.epoch};
+    }
+    ended_epochs_->first = std::min(ended_epochs_->first, epoch.epoch);
+    ended_epochs_->second = std::max(ended_epochs_->second, epoch.epoch);
   }
 
   void use(const wire::Event&, const wire::Checkpoint& checkpoint) {
@@ -332,7 +337,11 @@ class Gatherer {
   bool any_ = false;
   bool timed_ = false;  // some event told a time
   std::map<int, State> rows_;
-  std::map<int64_t, std::map<std::string, std::pair<double, double>>> metrics_;
+  MetricMeans means_;
+  // The least and the greatest number that was told.
+  using Span = std::pair<int64_t, int64_t>;
+  Span epochs_ = {INT64_MAX, 0};      // of iterations
+  std::optional<Span> ended_epochs_;  // of epochs that ended
 };
 
 // Files of ranks, by number.

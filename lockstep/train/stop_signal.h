@@ -1,7 +1,8 @@
 #pragma once
 
-// SIGTERM and SIGINT ask training to stop after its step; a second one ends
-// the process at once. install() once, from main.
+// SIGTERM, SIGINT and the signal that LOCKSTEP_STOP_SIGNAL names ask training
+// to stop after its step; a second one ends the process at once. install()
+// once, from main.
 
 namespace lockstep::train {
 
