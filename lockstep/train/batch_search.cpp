@@ -23,6 +23,9 @@ constexpr double kFull = .98;
 constexpr int64_t kLeap = 4;
 // What the line from before the trials is too steep by, at most.
 constexpr double kSlack = .01;
+// What peaks differ by from time to time, of what samples take; at most half
+// the margin goes for it.
+constexpr double kNoise = .05;
 constexpr int kBack = 3;  // trials kept for stepping back
 constexpr int kFew = 3;   // trials of each mode but the first, at least
 
@@ -50,6 +53,10 @@ class Search {
     int64_t size = std::min(kFirst, options_.most);
     meter_.reset();
     base_ = -agreed({-static_cast<double>(meter_.peak())})[0];
+    if (options_.asked) {
+      budget_ += std::clamp(
+          kNoise * (budget_ - base_), 0., options_.margin / 2 * limit_);
+    }
     // Else the first two trials make the line. What is in use before them makes
     // one that is too steep, for trials take more than that by a constant; what
     // it predicts is rather too small.
@@ -286,7 +293,7 @@ std::string BatchFit::to_string(double margin) const {
       batch,
       format_bytes(to_bytes(peak)),
       format_bytes(to_bytes(limit)),
-      margin * 100,
+      std::min(margin, 1 - peak / std::max(1., limit)) * 100,
       trials,
       trials == 1 ? "" : "s");
 }

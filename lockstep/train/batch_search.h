@@ -22,8 +22,11 @@ struct BatchSearchOptions {
   int max_trials = 19;
   double sample_bytes = 0;  // that a sample takes outside the trial (loader)
   int64_t first = 0;        // what is believed to fit; 0: nothing is known
-  double limit = 0;         // bytes, where it is below the meter's; 0: not
-  double estimate = 0;      // bytes that a sample takes, roughly; 0: unknown
+  // `most` was asked for, and is refused when it does not fit: it may be what a
+  // search has found, whose peak is another each time by a little.
+  bool asked = false;
+  double limit = 0;     // bytes, where it is below the meter's; 0: not
+  double estimate = 0;  // bytes that a sample takes, roughly; 0: unknown
   // Who takes more than the limit may be killed instead of refused (a CPU's
   // memory is promised before it is there): no trial that might is made.
   bool deadly = false;
@@ -39,7 +42,8 @@ struct BatchFit {
   bool largest = false;  // not: the trials ended before that was known
   int64_t failed = 0;    // the smallest whose allocation failed; 0: none
   int trials = 0;
-  // "batch 96: 3.1 GiB of 4 GiB a rank (10% are kept free), 5 trials".
+  // "batch 96: 3.1 GiB of 4 GiB a rank (10% are kept free), 5 trials"; less is
+  // told where one that was asked for leaves less.
   std::string to_string(double margin) const;
 };
 

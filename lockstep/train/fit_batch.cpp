@@ -21,10 +21,6 @@ double margin_of(c10::Device device) {
   return device.is_cpu() ? .1 : .05;
 }
 
-// What a number that was asked for leaves of the margin: it may be one that a
-// search has found, and peaks differ by a little each time.
-constexpr double kAsked = .5;
-
 // Puts back what trials may change.
 class Untouched {
  public:
@@ -139,10 +135,9 @@ class Fitting {
   }
   // For a number that was asked for.
   BatchFit fits(int64_t batch, const std::vector<Recompute>& modes) {
-    const double margin = options_.margin;
-    options_.margin = kAsked * margin;
+    options_.asked = true;
     const auto fit = largest(batch, modes);
-    options_.margin = margin;
+    options_.asked = false;
     return fit;
   }
   // What to take instead, with the whole margin.
@@ -206,12 +201,11 @@ class Fitting {
   FittedBatch fitted(const BatchFit& fit) const {
     return {mode_, fmt::format("{} of {}", size(fit.peak), size(fit.limit))};
   }
-  // `share` of the margin stays free.
-  void say(const BatchFit& fit, double share) const {
+  void say(const BatchFit& fit) const {
     if (context_.rank() == 0) {
       std::printf(
           "%s%s\n",
-          fit.to_string(share * options_.margin).c_str(),
+          fit.to_string(options_.margin).c_str(),
           trial_.set_recompute
               ? fmt::format(", recompute {}", to_string(mode_)).c_str()
               : "");
@@ -254,7 +248,7 @@ search(DataConfig& data, const Context& context, const BatchTrial& trial) {
     throw fitting.refusal(1, best);
   }
   data.batch_size = best.batch;
-  fitting.say(best, 1);
+  fitting.say(best);
   return fitting.fitted(best);
 }
 
@@ -276,7 +270,7 @@ fit_batch(DataConfig& data, const Context& context, const BatchTrial& trial) {
     throw fitting.refusal(
         data.batch_size, fitting.instead(fit, data.batch_size));
   }
-  fitting.say(fit, kAsked);
+  fitting.say(fit);
   return fitting.fitted(fit);
 }
 
