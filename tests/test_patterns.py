@@ -1,7 +1,6 @@
 """What `iterations` and `epochs` patterns read, and what ranks tell again after a restart."""
 
 import json
-import os
 import sys
 
 import pytest
