@@ -128,3 +128,12 @@ def wait_for(condition, seconds=PATIENCE, message=lambda: "it did not happen"):
 
 def keepers(control):
     return [pid for pid, line in control.left() if b"\0keeper\0" in line]
+
+
+def without_leftovers(folder):
+    """What a fixture yields from: a Control whose test leaves no process behind."""
+    made = Control(folder)
+    yield made
+    left = made.left()
+    made.end_all()
+    assert not left, left

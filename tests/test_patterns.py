@@ -5,16 +5,12 @@ import sys
 
 import pytest
 
-from control import Control
+from control import without_leftovers
 
 
 @pytest.fixture
 def control(tmp_path):
-    made = Control(tmp_path)
-    yield made
-    left = made.left()
-    made.end_all()
-    assert not left, left
+    yield from without_leftovers(tmp_path)
 
 
 def test_patterns_read_programs_that_write_no_events(control):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from control import Control, wait_for
+from control import wait_for, without_leftovers
 
 NAMES = (
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR "
@@ -23,11 +23,7 @@ NAMES = (
 
 @pytest.fixture
 def control(tmp_path):
-    made = Control(tmp_path)
-    yield made
-    left = made.left()
-    made.end_all()
-    assert not left, left
+    yield from without_leftovers(tmp_path)
 
 
 def variables(text):

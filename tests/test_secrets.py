@@ -6,16 +6,12 @@ import sys
 
 import pytest
 
-from control import Control
+from control import without_leftovers
 
 
 @pytest.fixture
 def control(tmp_path):
-    made = Control(tmp_path)
-    yield made
-    left = made.left()
-    made.end_all()
-    assert not left, left
+    yield from without_leftovers(tmp_path)
 
 
 def test_secrets_are_redacted(control):

@@ -324,10 +324,14 @@ std::vector<std::string> secret_texts(const Job& job) {
 }
 
 std::string redact(const Job& job, std::string text) {
-  for (const std::string& hidden : secret_texts(job)) {
+  return mask(secret_texts(job), std::move(text));
+}
+
+std::string mask(const std::vector<std::string>& hidden, std::string text) {
+  for (const std::string& one : hidden) {
     size_t at = 0;
-    while ((at = text.find(hidden, at)) != std::string::npos) {
-      text.replace(at, hidden.size(), "***");
+    while ((at = text.find(one, at)) != std::string::npos) {
+      text.replace(at, one.size(), "***");
       at += 3;
     }
   }

@@ -106,6 +106,8 @@ std::string job_text(const Job& job);
 std::vector<std::string> secret_texts(const Job& job);
 // `text` with each of them replaced by "***".
 std::string redact(const Job& job, std::string text);
+// The same for texts that secret_texts gave, longest first.
+std::string mask(const std::vector<std::string>& hidden, std::string text);
 
 // "SIGTERM", "TERM" or "15".
 Result<int> parse_signal(const std::string& text);

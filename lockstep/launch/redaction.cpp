@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lockstep/launch/shell.h"
 
@@ -56,14 +57,7 @@ wire::Event EventMask::masked(const wire::Event& event) const {
 }
 
 std::string EventMask::hide(std::string text) const {
-  for (const std::string& hidden : hidden_) {
-    size_t at = 0;
-    while ((at = text.find(hidden, at)) != std::string::npos) {
-      text.replace(at, hidden.size(), "***");
-      at += 3;
-    }
-  }
-  return text;
+  return mask(hidden_, std::move(text));
 }
 
 }  // namespace lockstep::launch
